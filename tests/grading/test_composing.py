@@ -45,11 +45,11 @@ def test_only_the_first_and_the_last_stage_are_ends():
 
 
 # -- one process asks for every rank ---------------------------------------------------------------------------------
-def test_the_right_numbering_is_the_courses():
-    for case in world_of("09.places", 1).inputs[0]["cases"]:
-        assert placement.placed_by(placement.right_dp, placement.right_pp, placement.right_tp)(
-            *case
-        ) == placement.right_places(*case)
+def test_the_right_numbering_has_tp_fastest_then_dp_and_pp_slowest():
+    for rank, dp, pp, tp in world_of("09.places", 1).inputs[0]["cases"]:
+        place, *groups = placement.right_places(rank, dp, pp, tp)
+        assert place == {"dp": rank // tp % dp, "pp": rank // (tp * dp), "tp": rank % tp}
+        assert [len(groups[0]) * dp, len(groups[1]) * pp, len(groups[2]) * tp] == [dp * pp * tp] * 3
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 2), (4, 3, 1)])
@@ -90,9 +90,9 @@ def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
             kept = torch.cat([one["x"][one["counted"]] for one in (world.inputs[rank] for rank in group)])
             mean = (kept @ weight).square().mean()
             mean.backward()
-            right = [loss_and_gradients.right_and_wrong_losses(world, group, own)[0] for own in range(mesh.dp)]
-            assert torch.allclose(sum(one["gradient"] for one in right) / mesh.dp, weight.grad, rtol=1e-12)
-            assert all(one["shown"] == pytest.approx(mean.item(), rel=1e-12) for one in right)
+            right = [loss_and_gradients.right_loss(world, group, rank) for rank in group]
+            assert torch.allclose(sum(gradient for gradient, _ in right) / mesh.dp, weight.grad, rtol=1e-12)
+            assert all(shown == pytest.approx(mean.item(), rel=1e-12) for _, shown in right)
 
 
 def test_some_copy_has_no_token_that_counts():
@@ -121,13 +121,16 @@ def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_o
 
 @repeated("size", SIZES)
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
-def test_the_norm_is_that_of_the_entries_once_each(size, p):
+def test_the_norm_counts_each_entry_by_one_over_the_ranks_that_hold_it(size, p):
     for world in worlds("09.norm", size):
-        seen = {g.data_ptr(): g for one in world.inputs for g in one["gradients"]}  # what lies twice is one tensor
-        whole = torch.linalg.vector_norm(torch.cat(list(seen.values())), p).item()
-        assert norm.GradientsOfRanks(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(p) == pytest.approx(
-            whole, rel=1e-12
-        )
+        powers = []  # of the entries of all ranks, each divided by the number of its replicas
+        for one in world.inputs:
+            for gradient, kinds in zip(one["gradients"], one["placements"], strict=True):
+                groups = [one["groups"][axis] for axis, kind in kinds.items() if kind == "replicated"]
+                weight = 1 if p == math.inf else math.prod(map(len, groups)) ** (-1 / p)
+                powers.append(gradient * weight)
+        whole = torch.linalg.vector_norm(torch.cat(powers), p).item()
+        assert norm.right_norm(world, p) == pytest.approx(whole, rel=1e-12)
 
 
 def test_some_rank_has_no_gradient_and_zero_has_cut_some():
@@ -148,6 +151,11 @@ def test_an_exception_names_its_call_and_a_task_of_one_process_counts_no_device(
     [
         ("09.places", lambda rank, dp, pp, tp: ({}, {}), "must be 0"),
         ("09.batch", lambda batch, rank, dp, pp, tp, num_microbatches: [batch[:1]], "begin at row 0"),
+        (
+            "09.sync",
+            lambda parameters, placements, groups: [one.grad for one in parameters if one.grad is not None][0].add_(1),
+            "must become the mean",
+        ),
         ("09.loss", lambda losses, counted, group: (losses.sum() * 7, 3.0), "must weigh the same"),
         ("09.norm", lambda gradients, placements, groups, p: 3.0, "each counted once"),
     ],

@@ -45,6 +45,14 @@ ALSO = {
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
     ("08.stage3", "input_gets_nothing"): ("weight_kept",),  # what autograd goes through keeps the weight
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
+    ("09.batch", "only_own_part_checked"): ("rest_let_through",),  # what is not refused is let through
+    ("09.sync", "tied_forgotten"): ("partial_forgotten",),  # with 2 or 5 ranks nothing is partial on tp and "ends"
+    ("09.norm", "stage_by_stage"): ("norm_of_own",),  # with 2 or 5 ranks, if there are several stages, each is one rank
+    ("09.norm", "one_copy_only"): (
+        "norm_of_own",
+    ),  # with 2 or 5 ranks, if there are several replicas, each is one rank
+    ("09.norm", "copies_counted_each"): ("sharded_divided",),  # with 2 or 5 ranks there is no stage with several ranks
+    ("wb.experts", "weights_forgotten"): ("router_gets_nothing",),  # nothing of the output depends on the router
 }
 
 

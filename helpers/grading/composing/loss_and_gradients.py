@@ -2,7 +2,7 @@
 
 09.loss asks for one mean over the tokens of all replicas, and 09.sync for the gradients that one process would have.
 Each task has at least six cases, which are enough for every mesh that the number of ranks allows. Each judge computes
-the right values in one process. A mistake is named if one way of making it gives all values of all ranks.
+the right values in one process.
 
 A mesh numbers ranks along the axes dp (data parallel), pp (pipeline stages) and tp (tensor parallel). Ranks with one dp
 coordinate form a replica of the model. ENDS is a fourth axis, "ends": its groups join the first and the last stage of a
@@ -11,17 +11,14 @@ in a rank's inputs, and `mesh_in` and `process_groups` read it back, the latter 
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
-with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"mean_of_means", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+with the right values by the `expect…` functions, and yields one Judgement per comparison. `with_rule` adds below the
+sentence of one that failed how the right value comes about. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +28,6 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import (
     ENDS,
-    explained,
     group_inputs,
     groups_along,
     is_end,
@@ -41,8 +37,8 @@ from helpers.grading.composing.meshes import (
     process_groups,
     sizes_of,
 )
-from helpers.grading.kit.comparisons import COMMA, expect, expect_number, expect_tensor, is_close, shortened
-from helpers.grading.kit.histories import is_same_history
+from helpers.grading.kit.comparisons import expect, expect_number, expect_tensor, with_rule
+from helpers.grading.kit.model_tools import shortened
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
@@ -84,84 +80,38 @@ def run_loss(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 
 
 def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
-    """DDP divides gradients by dp afterwards, so each rank's gradient must be dp times its share of the mean's.
-
-    A mistake is named only if one way of making it gives both values of every rank: the gradient, and the number.
-    """
+    """DDP divides gradients by dp afterwards, so each rank's gradient must be dp times its share of the mean's."""
     mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
         other_type = got.get("returned_type")
         yield expect(other_type is None, words["no_two_values"].format(other_type), rank=rank)
     if any("returned_type" in got for got in world.outputs):
         return
-    # Of each rank one rank of each replica, and the right and the wrong values.
-    groups = [mesh.ranks_along("dp", rank) for rank in range(world.size)]
-    values = [right_and_wrong_losses(world, ranks, ranks.index(rank)) for rank, ranks in enumerate(groups)]
-    known = [key for key in values[0][1] if is_made_everywhere([wrong[key] for _, wrong in values], world.outputs)]
-    has_nan = any(math.isnan(got["shown"]) or bool(got["gradient"].isnan().any()) for got in world.outputs)
-    if has_nan and any(not one["counted"].any() for one in world.inputs):
-        known.append("mean_of_nothing")
-    for rank, (ranks, (right, _), got) in enumerate(zip(groups, values, world.outputs, strict=True)):
-        counts = [int(world.inputs[one]["counted"].sum()) for one in ranks]
-        rule = words["token_counts"].format(counts, sum(counts), ranks.index(rank), len(ranks))
-        what = words["loss_gradient"].format(mesh_text(sizes_of(mesh)))
-        findings = [expect_tensor(what, right["gradient"], got["gradient"], rank=rank)]
-        what = words["number_to_print"].format(mesh_text(sizes_of(mesh)))
-        findings.append(expect_number(what, right["shown"], got["shown"], rank=rank))
-        # A mistake may give NaN, which equals nothing, so its key is put in afterwards.
-        yield from (one if one.ok else explained(replace(one, mistakes=tuple(known)), rule) for one in findings)
+    names = [words[name].format(mesh_text(sizes_of(mesh))) for name in ("loss_gradient", "number_to_print")]
+    for rank, got in enumerate(world.outputs):
+        replicas = mesh.ranks_along("dp", rank)  # one rank of each replica
+        counts = [int(world.inputs[one]["counted"].sum()) for one in replicas]
+        gradient, shown = right_loss(world, replicas, rank)
+        judgements = [
+            expect_tensor(names[0], gradient, got["gradient"], rank=rank),
+            expect_number(names[1], shown, got["shown"], rank=rank),
+        ]
+        rule = words["token_counts"].format(counts, sum(counts), replicas.index(rank), len(replicas))
+        yield from with_rule(rule, judgements)
 
 
-def is_made_everywhere(ways: Sequence[Sequence[Mapping[str, Any]]], got: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one way of making a mistake gives the values of every rank. ways: for each rank, the values of each way.
-
-    is_same_history compares lists of dicts of values, NaN included; here each list has the one dict of the rank.
-    """
-    return any(
-        all(is_same_history([one], [of_rank]) for one, of_rank in zip(way, got, strict=True))
-        for way in zip(*ways, strict=True)
-    )
+def right_loss(world: JudgedWorld, replicas: Sequence[int], rank: int) -> tuple[Tensor, float]:
+    """The gradient of this rank before DDP averages it, and the number to print. replicas: one rank of each replica."""
+    sums = {one: token_sums(world.inputs[one]) for one in replicas}
+    count = sum(int(world.inputs[one]["counted"].sum()) for one in replicas)
+    return len(replicas) * sums[rank][1] / count, sum(total for total, _ in sums.values()) / count
 
 
-def right_and_wrong_losses(
-    world: JudgedWorld, replicas: list[int], index: int
-) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The right gradient and the right number to print, and for each mistake the pairs of both that it may give.
-
-    replicas: one rank of each replica. index: of the replica to which the rank that is judged belongs.
-    """
-    tokens = [world.inputs[rank] for rank in replicas]
-    counts, lengths = [int(one["counted"].sum()) for one in tokens], [len(one["counted"]) for one in tokens]
-    sums, gradients = zip(*(token_sums(one, one["counted"]) for one in tokens), strict=True)
-    padded_sums, padded_gradients = zip(
-        *(token_sums(one, torch.ones_like(one["counted"])) for one in tokens), strict=True
-    )
-    # The gradient of this replica; of all replicas their number, the sum of losses, and the tokens that count.
-    gradient, n, total, count = gradients[index], len(replicas), sum(sums), sum(counts)
-    # A mean over no tokens is NaN, as in torch.
-    means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
-    own_mean = gradient / max(1, counts[index])  # the gradient of the mean over this replica's tokens alone
-    right, others = (n * gradient / count, total / count), world.size // n  # others: ranks of one replica
-    pairs = {
-        # With this gradient a learner may print the mean of means, the right mean, or the replica's own.
-        "mean_of_means": [(k * own_mean, shown) for k in (1, n) for shown in (sum(means) / n, right[1], means[index])],
-        "copies_forgotten": [(gradient / count, right[1])],  # not multiplied by dp
-        "padding_counted": [
-            (n * gradient / sum(lengths), total / sum(lengths)),
-            (n * padded_gradients[index] / sum(lengths), sum(padded_sums) / sum(lengths)),
-            (n * padded_gradients[index] / count, sum(padded_sums) / count),
-        ],
-        "world_for_group": [(right[0] * others, right[1]), (right[0] / others, right[1])],
-        "own_mean_shown": [(right[0], means[index])],
-    }
-    wrong = {key: [{"gradient": g, "shown": shown} for g, shown in ways] for key, ways in pairs.items()}
-    return {"gradient": right[0], "shown": right[1]}, wrong
-
-
-def token_sums(inputs: dict[str, Any], counted: Tensor) -> tuple[float, Tensor]:
+def token_sums(inputs: Mapping[str, Any]) -> tuple[float, Tensor]:
     """Over the tokens that count the sums of losses and of gradients."""
-    products = inputs["x"] @ inputs["weight"]
-    return float((products.square() * counted).sum()), 2 * (products * counted) @ inputs["x"]
+    x = inputs["x"][inputs["counted"]]
+    products = x @ inputs["weight"]
+    return float(products.square().sum()), 2 * products @ x
 
 
 def recognise_loss(failure: RunFailure) -> list[str]:
@@ -229,25 +179,15 @@ def run_sync(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     return [parameter.grad for parameter in parameters]
 
 
-def synchronised(
-    world: JudgedWorld, mesh: Mesh, names_of: Mapping[str, Sequence[str]] | None = None, **divisors: int
-) -> list[Gradients]:
-    """The gradients of every rank afterwards: the mean over dp, then sums over tp and over the ends.
-
-    names_of: for a mistake, an axis and the parameters that are reduced there. divisors: for a mistake, an axis and the
-    number by which its sum is divided, or 0 if this reduction is left out. With all_ranks=n there is one sum over all
-    ranks, divided by n, and nothing else.
-    """
+def synchronised(world: JudgedWorld, mesh: Mesh) -> list[Gradients]:
+    """The gradients of every rank afterwards: the mean over dp, then sums over tp and over the ends."""
     gradients = [dict(one["gradients"]) for one in world.inputs]
-    if "all_ranks" in divisors:
-        return reduced(gradients, [list(range(world.size))], list(gradients[0]), divisors["all_ranks"])
-    for axis, names, divisor in (  # the parameters that are reduced on an axis; what their sum is divided by if right
-        ("dp", list(gradients[0]), mesh.dp),
+    for axis, names, divisor in (
+        ("dp", list(SHAPES), mesh.dp),
         ("tp", ["norm", "both"], 1),
         (ENDS, ["last", "both"], 1),
     ):
-        divisor, names = divisors.get(axis, divisor), (names_of or {}).get(axis, names)
-        gradients = reduced(gradients, groups_along(mesh, axis), names, divisor) if divisor else gradients
+        gradients = reduced(gradients, groups_along(mesh, axis), names, divisor)
     return gradients
 
 
@@ -263,59 +203,29 @@ def reduced(before: list[Gradients], groups: list[list[int]], names: Sequence[st
     return after
 
 
-def wrong_reductions(mesh: Mesh) -> dict[str, list[dict[str, Any]]]:
-    """For each mistake the arguments with which `synchronised` makes it."""
-    return {
-        "one_axis_only": [{"names_of": {ENDS: ["last"]}}, {"names_of": {"tp": ["norm"]}}],
-        "too_much_summed": [{"names_of": {"tp": ["norm", "both", "bias"]}}, {"names_of": {"tp": list(SHAPES)}}],
-        "replicas_summed": [{"dp": 1}],
-        "dp_forgotten": [{"dp": 0}],
-        "over_the_world": [{"all_ranks": mesh.world_size}],
-        "divided_by_world": [{"dp": mesh.world_size}],
-        "partial_averaged": [{"tp": mesh.tp, ENDS: 2}, {"tp": mesh.tp}, {ENDS: 2}],
-        "tied_forgotten": [{ENDS: 0}],
-        "partial_forgotten": [{"tp": 0}, {"tp": 0, ENDS: 0}],
-    }
-
-
 def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
-    """One Judgement per rank and parameter. A mistake is named if one way of making it gives all gradients.
+    """One Judgement per rank and parameter.
 
     With `before`, the gradient that backward gave, a message can say that an answer left a gradient unchanged.
     """
     mesh = mesh_in(world.inputs[0])
     right = synchronised(world, mesh)
-    pairs = zip(world.inputs, world.outputs, strict=True)
-    results = [dict(zip(one["gradients"], got, strict=True)) for one, got in pairs]  # of each rank, by name
-    is_right = all(map(has_gradients, results, right))
-    mistakes = {} if is_right else wrong_reductions(mesh)
-    # For each mistake the gradients of all ranks, one list for each way to make it.
-    wrong = {key: [synchronised(world, mesh, **options) for options in ways] for key, ways in mistakes.items()}
-    known = [key for key, ways in wrong.items() if any(all(map(has_gradients, results, way)) for way in ways)]
-    for rank, (inputs, got) in enumerate(zip(world.inputs, results, strict=True)):
-        for name, expected in right[rank].items():
-            if expected is None:
-                message = words["frozen_gradient"].format(shortened(got[name]))
-                yield expect(got[name] is None, message, rank=rank, mistakes=["frozen_has_no_gradient"])
+    for rank, (inputs, outputs) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+        for (name, before), got in zip(inputs["gradients"].items(), outputs, strict=True):
+            if before is None:
+                yield expect(got is None, words["frozen_gradient"].format(shortened(got)), rank=rank)
                 continue
             placement = ", ".join(f"{axis}: {kind}" for axis, kind in inputs["placements"][name].items())
             what = words["synced_gradient"].format(placement, mesh_text(sizes_of(mesh)))
-            # A mistake is named if its value is the learner's, so each known one is given that value.
-            given, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
-            finding = expect_tensor(what, expected, got[name], rank=rank, mistakes=given, before=before)
-            yield explained(finding, rule_of_sync(inputs, name))
+            judgement = expect_tensor(what, right[rank][name], got, rank=rank, before=before)
+            yield from with_rule(rule_of_sync(inputs, name), [judgement])
 
 
 def rule_of_sync(inputs: Mapping[str, Any], name: str) -> Words:
     """Over which ranks the gradient of this parameter becomes a mean, and over which a sum."""
     axes = [axis for axis, kind in inputs["placements"][name].items() if kind == "partial"]
     sums = [words["sum_over"].format(axis, inputs["groups"][axis]) for axis in axes] or [words["no_sum"]]
-    return COMMA.join([words["mean_over"].format(inputs["groups"]["dp"]), *sums])
-
-
-def has_gradients(got: Mapping[str, Any], expected: Gradients) -> bool:
-    """Whether `got` has all of the expected gradients; it may have more."""
-    return all(tensor is None or is_close(tensor, got[name]) for name, tensor in expected.items())
+    return words["rule_of_sync"].format(inputs["groups"]["dp"], Words.of("").join(sums))
 
 
 def recognise_sync(failure: RunFailure) -> list[str]:

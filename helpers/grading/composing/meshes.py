@@ -8,18 +8,12 @@ tp for tensor parallel shards. `mesh.groups("tp")` are the lists of ranks that d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.composing import LAB
-from helpers.grading.task import Judgement
-from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
-
-words = LAB.messages
 
 AXES = ("dp", "pp", "tp")  # in the order in which the lab names them
 ENDS = "ends"  # the first and the last stage of a pipeline, which share a tied weight
@@ -54,11 +48,6 @@ def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
 def mesh_text(numbers: Mapping[str, int]) -> str:
     """How a message names the sizes of a mesh, or the coordinates of a rank: "dp=2, pp=1, tp=2"."""
     return ", ".join(f"{axis}={numbers[axis]}" for axis in AXES)
-
-
-def explained(judgement: Judgement, rule: Words) -> Judgement:
-    """The judgement, whose sentence ends with the rule that decides here."""
-    return judgement if judgement.ok else replace(judgement, message=words["with_rule"].format(judgement.message, rule))
 
 
 def is_end(mesh: Mesh, stage: int) -> bool:

@@ -7,24 +7,23 @@ read it back, the latter as groups of torch.distributed.
 
 How to read it. `make_norm` draws the inputs of every rank for one case, `run_norm` calls the learner's answer,
 `submitted`, on one rank, and `judge_norm` runs in another process: it compares what the ranks returned with the right
-values, and yields one Judgement per comparison. A mistake is a wrong solution that learners often write, and its name
-is the key of its hint in hints.yaml. It is named if one way of making it gives the norms of all ranks.
+values, and yields one Judgement per comparison. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import (
     ENDS,
-    explained,
     group_inputs,
     is_end,
     mesh_in,
@@ -33,9 +32,8 @@ from helpers.grading.composing.meshes import (
     process_groups,
     sizes_of,
 )
-from helpers.grading.kit.comparisons import expect, expect_number
+from helpers.grading.kit.comparisons import expect, expect_number, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.specs.mesh import Mesh
 
 words = LAB.messages
 
@@ -43,7 +41,6 @@ words = LAB.messages
 # normalization layer, and "tied" is on the first and the last stage.
 TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and 8 more to spare
-REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
 
 
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -83,106 +80,24 @@ def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     return [float(submitted(list(gradients), list(placements), groups, p)) for p in inputs["powers"]]
 
 
-class GradientsOfRanks:
-    """The gradients of some ranks, each with its number of replicas, from which their norm is computed.
-
-    The sum over |g|^p of a gradient is divided by its number of replicas, so that all replicas count as one.
-    replica_axes: the axes on which replicas are recognised as such. Leaving one out is a mistake, since each replica on
-    it then counts. kinds: the placements that are taken for replicas; "sharded" as well is a mistake.
-    """
-
-    def __init__(
-        self,
-        world: JudgedWorld,
-        mesh: Mesh,
-        ranks: Iterable[int],
-        replica_axes: Sequence[str] = REPLICA_AXES,
-        kinds: Sequence[str] = ("replicated",),
-    ):
-        sizes = {"dp": mesh.dp, "tp": mesh.tp, ENDS: 2}  # replicas on each axis
-        self.by_rank: list[list[tuple[Tensor, int]]] = []
-        for inputs in (world.inputs[rank] for rank in ranks):
-            with_replicas = []
-            for gradient, placement in zip(inputs["gradients"], inputs["placements"], strict=True):
-                axes = [axis for axis in replica_axes if placement.get(axis) in kinds]
-                with_replicas.append((gradient, math.prod(sizes[axis] for axis in axes)))
-            self.by_rank.append(with_replicas)
-
-    def norm(self, p: float, power: float | None = None, *, divided: bool = False) -> float:
-        """The norm with power p. Two mistakes: power, with which the norms of the ranks are combined; divided, if a
-        gradient and not its sum is divided by the number of replicas."""
-        power, by_rank = p if power is None else power, self.by_rank
-        if divided:
-            by_rank = [[(gradient / replicas, 1) for gradient, replicas in gradients] for gradients in by_rank]
-        norms = [self._norm_of_rank(gradients, p) for gradients in by_rank]
-        return max(norms, default=0.0) if power == math.inf else sum(one**power for one in norms) ** (1 / power)
-
-    def _norm_of_rank(self, gradients: list[tuple[Tensor, int]], p: float) -> float:
-        """The norm of one rank's gradients; infinite power means the largest absolute value."""
-        if p == math.inf:
-            return max((float(g.abs().max()) for g, _ in gradients), default=0.0)
-        return sum(float((g.abs() ** p).sum()) / replicas for g, replicas in gradients) ** (1 / p)
-
-
-def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
-    """For each mistake the norms that it gives on this rank, one list for each variant of the mistake."""
-    ranks = range(world.size)
-    gradients = GradientsOfRanks(world, mesh, ranks)
-    # Replicas are recognised on none of the axes, or on all but tp, but dp, or but ENDS.
-    overlooked = [GradientsOfRanks(world, mesh, ranks, axes) for axes in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
-    positions = [mesh.coordinates(other) for other in ranks]
-    # The ranks of this rank's replica (one dp coordinate), and those of its stage (one pp coordinate).
-    replica, stage = ([r for r in ranks if positions[r][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
-    # Only the stage's gradients count. The tied weight counts fully, or by half since the pipeline has two replicas.
-    of_stage = [GradientsOfRanks(world, mesh, stage, axes) for axes in (("dp", "tp"), REPLICA_AXES)]
-    right, infinite = [gradients.norm(p) for p in powers], [p == math.inf for p in powers]
-    divided = [gradients.norm(p, divided=True) for p in powers]
-    return {
-        "norm_of_own": [
-            [GradientsOfRanks(world, mesh, [rank], axes).norm(p) for p in powers] for axes in ((), REPLICA_AXES)
-        ],
-        # The norm of a gradient is divided for finite p alone, for p = inf alone, or for every p.
-        "norm_divided": [
-            [one if is_infinite else other for one, other, is_infinite in zip(right, divided, infinite, strict=True)],
-            [other if is_infinite else one for one, other, is_infinite in zip(right, divided, infinite, strict=True)],
-            divided,
-        ],
-        "sharded_divided": [
-            [GradientsOfRanks(world, mesh, ranks, axes, ("replicated", "sharded")).norm(p) for p in powers]
-            for axes in (REPLICA_AXES, ("dp", "tp"))
-        ],
-        "root_forgotten": [[one if p == math.inf else one**p for one, p in zip(right, powers, strict=True)]],
-        "power_ignored": [[gradients.norm(2.0) for _ in powers]],
-        # Within one replica of the model nothing has replicas along dp.
-        "one_copy_only": [[GradientsOfRanks(world, mesh, replica, ("tp", ENDS)).norm(p) for p in powers]],
-        "copies_counted_each": [[one.norm(p) for p in powers] for one in overlooked],
-        "stage_by_stage": [[one.norm(p) for p in powers] for one in of_stage],
-        # The largest values of the ranks are added, for p = inf; in "norms_added" their norms, for any other p.
-        "largest_summed": [[gradients.norm(p, 1.0 if p == math.inf else p) for p in powers]],
-        "norms_added": [[gradients.norm(p, math.inf if p == math.inf else 1.0) for p in powers]],
-    }
+def right_norm(world: JudgedWorld, p: float) -> float:
+    """The norm of all entries with power p. Replicas of a gradient are one tensor in the inputs, which counts once."""
+    gradients = {id(gradient): gradient for inputs in world.inputs for gradient in inputs["gradients"]}
+    entries = torch.cat([gradient.flatten() for gradient in gradients.values()])
+    return float(torch.linalg.vector_norm(entries, p))
 
 
 def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns the norm of all entries, each counted once, and sends few numbers for it."""
     mesh, powers = mesh_in(world.inputs[0]), world.inputs[0]["powers"]
-    gradients = GradientsOfRanks(world, mesh, range(world.size))
-    right = [gradients.norm(p) for p in powers]
-    is_right = all(are_equal_norms(right, got) for got in world.outputs)
-    # Of each rank the norms that each mistake gives; a mistake is named if one way of making it gives those of all.
-    wrong = [] if is_right else [wrong_norms(world, mesh, rank, powers) for rank in range(world.size)]
-    known = [
-        key
-        for key in (wrong[0] if wrong else ())
-        if any(all(map(are_equal_norms, way, world.outputs)) for way in zip(*(one[key] for one in wrong), strict=True))
-    ]
+    right = [right_norm(world, p) for p in powers]
     dp = next(one["dp"] for inputs in world.inputs for one in inputs["placements"])  # the same for all gradients
     for rank, got in enumerate(world.outputs):
         for p, expected, value in zip(powers, right, got, strict=True):
             what = words["norm_of_all"].format("inf" if p == math.inf else int(p), mesh_text(sizes_of(mesh)))
-            finding = expect_number(what, expected, value, rank=rank, mistakes=dict.fromkeys(known, value))
             rule = words["largest_entry"].format(world.size) if p == math.inf else words["entries_once"]
-            yield explained(finding, rule.format(words[f"zero_{dp}"]))
+            judgement = expect_number(what, expected, value, rank=rank)
+            yield from with_rule(rule.format(words[f"zero_{dp}"]), [judgement])
         num_bytes = world.logs[rank].payload_bytes()
         message = words["numbers_per_norm"].format(num_bytes, len(powers), MAX_BYTES)
         yield expect(num_bytes <= MAX_BYTES * len(powers), message, rank=rank)
@@ -194,11 +109,6 @@ def recognise_norm(failure: RunFailure) -> list[str]:
         return ["not_all_take_part"]
     is_empty = re.search(r"non-empty|an empty|is empty|numel\(\) == 0", failure.text)
     return ["rank_without_gradients"] if failure.kind == "exception" and is_empty else []
-
-
-def are_equal_norms(expected: Sequence[float], got: Sequence[float]) -> bool:
-    """Whether a rank returned all of these norms, up to rounding."""
-    return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(expected, got, strict=True))
 
 
 NORM = Task(

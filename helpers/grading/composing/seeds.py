@@ -4,15 +4,16 @@ The learner's function is called in one process for every rank of several meshes
 dp, pp and tp, in AXES; `coordinates_of` gives a rank's coordinate on each axis.
 
 How to read it. `make_seeds` draws the cases, each of which is the list of arguments of one call, `run_seeds` calls the
-learner's function, `submitted`, with every case, and `judge_seeds` yields one Judgement per comparison. A mistake is a
-wrong solution that learners often write, and its name is the key of its hint in hints.yaml. `words[…]` is a text of
-messages.yaml, in English and Chinese.
+learner's function, `submitted`, with every case, and `judge_seeds` yields one Judgement per comparison. `words[…]` is
+a text of messages.yaml, in English and Chinese.
+
+Mistakes are named here, and not by mistakes.yaml alone: any numbers will do as seeds, and a mistake can be made in any
+of the four kinds, so no single edit gives what all learners who make it return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
@@ -26,6 +27,7 @@ from helpers.specs.mesh import Mesh
 
 words = LAB.messages
 
+LOST = {"tp": "tensor_ranks_alike", "dp": "copies_alike", "pp": "stages_alike"}  # an axis that seeds ignore -> the hint
 # The answer is a dict with a seed of each kind: for drawing weights, or for dropout, in layers that are replicated on
 # tp ("whole") or sharded over tp ("cut"). Any numbers will do, so the judge looks only at which ranks share one: it
 # replaces each rank's seed by the first rank that has the same.
@@ -105,26 +107,26 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     # Kinds whose seed stays the same on some rank when another seed is given.
     constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
     yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
-    # For each kind and each mesh, the first rank that has the same seed as each rank.
-    shared = {kind: [first_ranks(one[kind] for one in seeds) for seeds in by_mesh] for kind in AXES_OF_KIND}
-    yield from judge_sharing(shared)
+    yield from judge_sharing(by_mesh)
 
 
-def judge_sharing(shared: Mapping[str, Sequence[list[int]]]) -> Iterator[Judgement]:
+def judge_sharing(by_mesh: Sequence[Sequence[Mapping[str, int]]]) -> Iterator[Judgement]:
     """Judges which ranks share a seed. A mistake is named only if it explains every kind that is wrong, on all meshes.
 
-    shared: for each kind of seed and each mesh, the first rank that has the same seed as each rank.
+    by_mesh: for each mesh the answers of its ranks.
     """
+    # For each kind and each mesh, the first rank that has the same seed as each rank.
+    shared = {kind: [first_ranks(one[kind] for one in seeds) for seeds in by_mesh] for kind in AXES_OF_KIND}
     right = {kind: [right_first_ranks(mesh, axes) for mesh in MESHES] for kind, axes in AXES_OF_KIND.items()}
     wrong = [mistakes_in_sharing(kind, got) for kind, got in shared.items() if got != right[kind]]
     known = sorted(set.intersection(*wrong)) if wrong else []
     for kind, several in shared.items():
         for mesh, got, expected in zip(MESHES, several, right[kind], strict=True):
-            differing = [rank for rank in range(mesh.world_size) if got[rank] != expected[rank]]
-            rank = differing[0] if differing else 0  # the sentence is about the first rank that is wrong
-            # It shares its seed with an earlier rank than it should, or has another seed than the one it should share.
-            text, other = words["same_seed"], min(got[rank], expected[rank])
-            text = text if got[rank] < expected[rank] else words["other_seed"]
+            # The first rank that is wrong shares its seed with an earlier rank than it should, or has another seed than
+            # the rank with which it should share one.
+            rank = next((rank for rank in range(mesh.world_size) if got[rank] != expected[rank]), 0)
+            text = words["same_seed" if got[rank] < expected[rank] else "other_seed"]
+            other = min(got[rank], expected[rank])
             places = [mesh_text(mesh.coordinates(one)) for one in (rank, other)]
             text = text.format(kind, mesh_text(sizes_of(mesh)), rank, other, *places, COMMA.join(AXES_OF_KIND[kind]))
             yield expect(got == expected, text, mistakes=known)
@@ -137,24 +139,18 @@ def wrong_kinds(answer: Any) -> list[str]:
 
 
 def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
-    """Names mistakes by the axes on which the seeds of a kind do differ.
+    """Names mistakes by the axes on which the seeds of a kind do differ; if those are right, ranks collide by chance.
 
-    shared: as in `judge_sharing`, for this kind. Where no set of axes fits, ranks share a seed by chance.
+    shared: for each mesh, the first rank that has the same seed as each rank.
     """
-    right = set(AXES_OF_KIND[kind])
-    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):  # every set of the three axes
-        if all(right_first_ranks(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, shared, strict=True)):
-            # The axes on which seeds should differ and do not, and those on which they differ and should not.
-            lost, extra = right - axes, axes - right
-            known = {"tensor_ranks_alike": "tp" in lost, "copies_alike": "dp" in lost, "stages_alike": "pp" in lost}
-            return {key for key, fits in (known | {"whole_drawn_apart": extra}).items() if fits}
-    # Ranks share a seed by chance if none has another seed than a rank with which it should share one.
-    pairs = [
-        pair
-        for mesh, one in zip(MESHES, shared, strict=True)
-        for pair in zip(one, right_first_ranks(mesh, sorted(right)), strict=True)
-    ]
-    return {"sums_collide"} if all(got <= expected for got, expected in pairs) else set()
+    differing = set()
+    for mesh, firsts in zip(MESHES, shared, strict=True):
+        differing |= {
+            axis for axis in AXES if any(firsts[a] != firsts[b] for a, *rest in mesh.groups(axis) for b in rest)
+        }
+    lost, extra = set(AXES_OF_KIND[kind]) - differing, differing - set(AXES_OF_KIND[kind])
+    known = {LOST[axis] for axis in lost} | ({"whole_drawn_apart"} if extra else set())
+    return known or {"sums_collide"}
 
 
 SEEDS = Task(
