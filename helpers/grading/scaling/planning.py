@@ -2,36 +2,30 @@
 
 11.exposed: the communication that backward does not hide. 11.bubble: the time of a pipelined step, and the share of it
 in which GPUs wait. 11.plans: the fastest of 200 plans that a cluster and a model allow. 11.days: how long a run takes.
-The learner's function is called in one process with drawn cases. For each task there is a function that makes the right
-solution, such as `exposed_seconds()`. With other arguments it makes a wrong one, which contains a known mistake.
+The learner's function is called in one process with drawn cases.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `task_with_reasons` builds the Task, which calls the
-learner's function with each case and compares the answers with those of the right function. Where one differs, a
-`reason_of_…` says how the right one comes about. A mistake is a wrong solution that learners often write. Each table
-`WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake. `Words` is a text in English and
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. Below the sentence about a wrong
+value, `rule_of_…` says how the right one comes about, with the numbers of the case. `Words` is a text in English and
 Chinese.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
-from helpers.grading.scaling.reasons import listed, short, task_with_reasons
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
 Seconds = Sequence[float]  # a list of times
-# The arguments of each task_with_reasons below: the reason, the key, the signature, how a sentence names the answer,
-# the right function, and the wrong functions by the key of the hint.
 
 # -- 11.exposed ------------------------------------------------------------------------------------------------------
-# From a case, as `make_exposed` lists its items, to the exposed seconds.
-ExposedSeconds = Callable[[Seconds, Sequence[int], float, int, float], float]
 GB = 10**9  # bytes
 
 
@@ -57,81 +51,43 @@ def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def one_after_another(ready: Seconds, durations: Seconds) -> list[float]:
+def arrivals(ready: Seconds, durations: Seconds) -> list[float]:
     """When each bucket has arrived over one link, which carries them in turn."""
-    ends = [0.0]  # before the first bucket the link is free from 0 on; this extra arrival exposes nothing
+    ends = [0.0]  # before the first bucket the link is free from 0 on
     for at, seconds in zip(ready, durations, strict=True):
         ends.append(max(ends[-1], at) + seconds)
-    return ends
+    return ends[1:]
 
 
-def all_at_once(ready: Seconds, durations: Seconds) -> list[float]:
-    """The mistake: each bucket is carried as soon as it is ready, as if it had a link of its own."""
-    return [at + seconds for at, seconds in zip(ready, durations, strict=True)]
+def carried(sizes: Sequence[int], ranks: int, gbit: float) -> list[float]:
+    """The seconds for which a link carries each bucket in a ring all-reduce."""
+    return [2 * (ranks - 1) / ranks * size * 8 / (gbit * 1e9) for size in sizes]
 
 
-def exposed_seconds(
-    arrivals: Callable[[Seconds, Seconds], list[float]] = one_after_another,
-    combine: Callable[..., float] = max,
-    *,
-    bits: int = 8,
-    ring_share: Callable[[int], float] = lambda ranks: 2 * (ranks - 1) / ranks,
-    floor: float = 0.0,
-) -> ExposedSeconds:
-    """The right function, or with other arguments a wrong one.
-
-    arrivals: from when each bucket is ready, and how long the link carries it, to when it has arrived. combine: makes
-    one number of the seconds by which each arrives after backward has ended. bits: in a byte. ring_share: from the
-    number of ranks to the multiple of a bucket's bytes that a link carries in a ring all-reduce. floor: the smallest
-    answer that there is.
-    """
-
-    def seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
-        """The exposed seconds of a case, whose items `make_exposed` names."""
-        durations = [ring_share(ranks) * size * bits / (gbit * 1e9) for size in sizes]
-        return combine(max(floor, end - backward) for end in arrivals(ready, durations))
-
-    return seconds
+def exposed_seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
+    """The seconds by which the last bucket arrives after backward has ended."""
+    return max(0.0, arrivals(ready, carried(sizes, ranks, gbit))[-1] - backward)
 
 
-# In "begins_at_once" the communication begins with backward, and in "last_bucket_hidden" the last bucket costs nothing.
-# "counted_twice" adds up how late each bucket is, though a later bucket's lateness contains that of the ones before it.
-WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
-    "bits_as_bytes": [exposed_seconds(bits=1)],
-    "ring_forgotten": [exposed_seconds(ring_share=s) for s in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)],
-    "begins_at_once": [exposed_seconds(lambda ready, durations: [sum(durations)])],
-    "queue_forgotten": [exposed_seconds(all_at_once), exposed_seconds(all_at_once, sum)],
-    "counted_twice": [exposed_seconds(one_after_another, sum)],
-    "idle_link_forgotten": [exposed_seconds(lambda ready, durations: [ready[0] + sum(durations)])],
-    "less_than_zero": [exposed_seconds(floor=-math.inf)],
-    "last_bucket_hidden": [exposed_seconds(lambda ready, durations: one_after_another(ready[:-1], durations[:-1]))],
-}
-
-
-def reason_of_exposed(
-    index: int, got: Any, ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float
-) -> Words:
+def rule_of_exposed(case: Sequence[Any], answer: Any) -> Words:
     """How long the link carries each bucket, when each arrives, and when backward ends."""
-    durations = [2 * (ranks - 1) / ranks * size * 8 / (gbit * 1e9) for size in sizes]
-    arrivals = one_after_another(ready, durations)[1:]
-    return words["why_exposed"].format(listed(durations), listed(arrivals), short(backward), num=len(sizes))
+    ready, sizes, backward, ranks, gbit = case
+    durations = carried(sizes, ranks, gbit)
+    lists = [[f"{seconds:.6g}" for seconds in several] for several in (durations, arrivals(ready, durations))]
+    return words["exposed_rule"].format(*lists, backward, num=len(sizes))
 
 
-EXPOSED = task_with_reasons(
-    reason_of_exposed,
+EXPOSED = question_task(
     "11.exposed",
     "exposed_seconds(ready, sizes, backward, ranks, gbit)",
     words["exposed_time"],
-    exposed_seconds(),
-    WRONG_EXPOSED,
+    exposed_seconds,
+    rules=[rule_of_exposed],
     make_inputs=make_exposed,
 )
 
+
 # -- 11.bubble -------------------------------------------------------------------------------------------------------
-# forward: the seconds of each stage's forward pass. m: micro-batches. chunks: model chunks per stage.
-PipelineStep = Callable[[Seconds, int, int], tuple[float, float]]  # forward, m, chunks: seconds of a step, bubble
-
-
 def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then random ones.
 
@@ -145,89 +101,36 @@ def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def mean(forward: Seconds) -> float:
-    """The mean time of a stage."""
-    return sum(forward) / len(forward)
+def pipeline_step(forward: Seconds, micro_batches: int, chunks: int) -> tuple[float, float]:
+    """The seconds of a step, and the bubble, which is the share of them in which a stage waits, in the mean.
 
-
-def idle_share(forward: Seconds, m: int, chunks: int, duration: float) -> float:
-    """The bubble: the share of the step in which a stage waits, in the mean over stages.
-
-    duration: the seconds of the step, if it had forward passes alone. chunks does not matter here.
+    The slowest stage sets the pace. Filling and draining the pipeline adds what the others take, divided by the chunks.
+    A backward takes as long as two forwards.
     """
-    return 1 - m * mean(forward) / duration
+    seconds = 3 * (micro_batches * max(forward) + (sum(forward) - max(forward)) / chunks)
+    return seconds, 1 - 3 * micro_batches * sum(forward) / (len(forward) * seconds)
 
 
-def bubble_of_equal_stages(forward: Seconds, m: int, chunks: int, duration: float) -> float:
-    """The mistake: (p - 1) / (m + p - 1), the formula for p stages that are equally fast.
-
-    With several model chunks per stage, p - 1 is divided by their number.
-    """
-    waits = (len(forward) - 1) / chunks
-    return waits / (m + waits)
+def rule_of_step_time(case: Sequence[Any], answer: Any) -> Words:
+    """The two parts of the step."""
+    forward, micro_batches, chunks = case
+    slowest = 3 * max(forward)
+    return words["step_rule"].format(micro_batches, slowest, 3 * sum(forward) - slowest, chunks)
 
 
-def pipeline_step(
-    *,
-    passes: int = 3,
-    pace: Callable[[Seconds], float] = max,
-    ramp: Callable[[float, int], float] = lambda others, chunks: others / chunks,
-    bubble: Callable[[Seconds, int, int, float], float] = idle_share,
-) -> PipelineStep:
-    """The right function, or with other arguments a wrong one.
-
-    passes: what forward and backward of a micro-batch take, in forward passes; backward takes two. pace: from the
-    stages' seconds to those in which the pipeline finishes one micro-batch after another; the slowest stage sets them.
-    ramp: the seconds that filling and draining the pipeline adds, from those of all other stages together and the
-    number of chunks. bubble: the share in which stages wait; see `idle_share` for its arguments.
-    """
-
-    def step(forward: Seconds, micro_batches: int, chunks: int) -> tuple[float, float]:
-        """The seconds of a step, and the bubble. `duration` is the step's time if it had forward passes alone."""
-        duration = micro_batches * pace(forward) + ramp(sum(forward) - pace(forward), chunks)
-        return passes * duration, bubble(forward, micro_batches, chunks, duration)
-
-    return step
+def rule_of_bubble(case: Sequence[Any], answer: Any) -> Words:
+    """The work of all stages, and the time that they have for it."""
+    forward, micro_batches, _ = case
+    seconds, stages = pipeline_step(*case)[0], len(forward)
+    return words["bubble_rule"].format(stages, seconds, stages * seconds, 3 * micro_batches * sum(forward))
 
 
-WRONG_STEPS: dict[str, list[PipelineStep]] = {
-    "backward_once": [pipeline_step(passes=2), pipeline_step(passes=1)],
-    "equal_stages_assumed": [
-        pipeline_step(pace=mean),
-        pipeline_step(pace=lambda forward: forward[0]),
-        pipeline_step(bubble=bubble_of_equal_stages),
-    ],
-    # With several chunks, filling and draining the pipeline takes longer, or as long as with one.
-    "chunks_multiply": [
-        pipeline_step(ramp=lambda others, chunks: others * chunks),
-        pipeline_step(ramp=lambda others, chunks: others),
-    ],
-    # What is lost is divided by the useful work, and not by the whole step.
-    "share_of_the_work": [
-        pipeline_step(bubble=lambda forward, m, chunks, duration: duration / (m * mean(forward)) - 1),
-        pipeline_step(bubble=lambda forward, m, chunks, duration: (len(forward) - 1) / (m * chunks)),
-    ],
-}
-
-
-def reason_of_step(index: int, got: Any, forward: Seconds, micro_batches: int, chunks: int) -> Words:
-    """The two parts of the step; or the work of all stages, and the time that they have for it."""
-    slowest, total, stages = 3 * max(forward), 3 * sum(forward), len(forward)
-    seconds = pipeline_step()(forward, micro_batches, chunks)[0]
-    values = [
-        (micro_batches, short(slowest), short(total - slowest), chunks),
-        (stages, short(seconds), short(stages * seconds), short(micro_batches * total)),
-    ]
-    return words[f"why_step.{index}"].format(*values[index])
-
-
-BUBBLE = task_with_reasons(
-    reason_of_step,
+BUBBLE = question_task(
     "11.bubble",
     "pipeline_step(forward, micro_batches, chunks)",
     [words["step_time"], words["bubble"]],
-    pipeline_step(),
-    WRONG_STEPS,
+    pipeline_step,
+    rules=[rule_of_step_time, rule_of_bubble],
     make_inputs=make_bubble,
 )
 
@@ -235,7 +138,6 @@ BUBBLE = task_with_reasons(
 CandidatePlan = dict[str, Any]  # a value for each of FIELDS
 TrainingJob = Mapping[str, int]  # the cluster and the model, as `draw_job` makes them
 Rule = Callable[[CandidatePlan, TrainingJob], bool]  # whether a plan fulfils what a job asks for
-Choice = Callable[[Sequence[CandidatePlan], TrainingJob], str | None]  # the name of the chosen plan; None if none fits
 GIB = 2**30 / 1e9  # in GB
 NUM_PLANS = 200  # for each job
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
@@ -307,64 +209,40 @@ RULES: dict[str, Rule] = {
 }
 
 
-def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp"] * p["pp"], **rules: Rule) -> Choice:
-    """The right function, or with other arguments a wrong one.
-
-    tie: from a plan and its position i; among equally fast plans the smallest value wins. rules: by name, in place of
-    those of RULES. The function that is made returns the name of the plan, or None if no plan keeps all rules.
-    """
-    rules = RULES | rules
-
-    def chosen(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
-        """The name of the fastest plan that keeps all rules."""
-        # Plans are compared by their seconds, then by the tie value. The name is what is returned.
-        ranked = [(plan["seconds"], tie(plan, i), plan["name"]) for i, plan in enumerate(plans)]
-        fit = [one for one, p in zip(ranked, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
-        return min(fit)[2] if fit else None
-
-    return chosen
+def best_plan(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
+    """The name of the fastest plan that keeps all rules, and of equally fast ones of that with the smallest tp * pp."""
+    allowed = [plan for plan in plans if all(rule(plan, job) for rule in RULES.values())]
+    best = min(allowed, key=lambda plan: (plan["seconds"], plan["tp"] * plan["pp"]), default=None)
+    return best["name"] if best else None
 
 
-WRONG_CHOICES: dict[str, list[Choice]] = {
-    "gib_as_gb": [best_plan(memory=lambda p, job: p["gb"] <= job["gib"])],
-    "tp_across_nodes": [best_plan(nodes=lambda p, job: True)],
-    "batch_does_not_divide": [
-        best_plan(batch=lambda p, job: True),
-        best_plan(batch=lambda p, job: job["batch"] % p["dp"] == 0),
-    ],
-    # Of equally fast plans the one that comes first in the list, or the one that comes last, is chosen.
-    "first_of_equals": [best_plan(tie=lambda p, i: i), best_plan(tie=lambda p, i: -i)],
-}
-
-
-def reason_of_choice(index: int, got: Any, plans: Sequence[CandidatePlan], job: TrainingJob) -> Words:
+def rule_of_choice(case: Sequence[Any], answer: Any) -> Words:
     """The first rule that the chosen plan breaks; or why another plan is better."""
+    plans, job = case
     by_name = {plan["name"]: plan for plan in plans}
-    best, plan = by_name.get(best_plan()(plans, job)), by_name.get(got if isinstance(got, str) else "")
-    values = {"memory": short(job["gib"] * GIB), "job": job, "plan": plan, "best": best}
-    if plan is None and got is not None:
-        return words["why_plan.no_name"]
+    best, plan = by_name.get(best_plan(plans, job)), by_name.get(answer if isinstance(answer, str) else "")
+    values = {"memory": job["gib"] * GIB, "job": job, "plan": plan, "best": best}
+    if plan is None and answer is not None:
+        return words["plan_rule.no_name"]
     broken = [name for name, rule in RULES.items() if plan and not rule(plan, job)]
     if broken:
-        return words[f"why_plan.{broken[0]}"].format(**values)
+        return words[f"plan_rule.{broken[0]}"].format(**values)
     if plan and plan["seconds"] == best["seconds"]:
-        return words["why_plan.tie"].format(**values)
-    why = words["why_plan.slower" if plan else "why_plan.none_chosen"].format(**values)
-    return words["why_plan.keeps_all"].format(why=why, **values)
+        return words["plan_rule.tie"].format(**values)
+    why = words["plan_rule.slower" if plan else "plan_rule.none_chosen"].format(**values)
+    return words["plan_rule.keeps_all"].format(why=why, **values)
 
 
-PLANS = task_with_reasons(
-    reason_of_choice,
+PLANS = question_task(
     "11.plans",
     "best_plan(plans, job)",
     words["plan_name"],
-    best_plan(),
-    WRONG_CHOICES,
+    best_plan,
+    rules=[rule_of_choice],
     make_inputs=make_plans,
 )
 
 # -- 11.days ---------------------------------------------------------------------------------------------------------
-RunTime = Callable[..., tuple[float, float]]  # days and GPU-hours
 
 
 def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -387,60 +265,33 @@ def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def run_time(
-    *,
-    attention: int = 12,
-    mfu: Callable[[float, float], float] = lambda hfu, recomputed: hfu * 3 / (3 + recomputed),
-    with_losses: Callable[[float, float], float] = lambda seconds, lost: seconds / (1 - lost),
-    counted_gpus: Callable[[int], int] = lambda gpus: gpus,
-) -> RunTime:
-    """The right function, or with other arguments a wrong one.
-
-    A token takes 6 FLOPs per parameter, and `attention` * layers * hidden * sequence length for attention. mfu: the
-    model FLOPs utilization, from the HFU and the share of forward that is recomputed, which the HFU counts but the MFU
-    does not; forward counts 1 and backward 2. with_losses: from the seconds of training and the share of time that is
-    lost to all seconds. counted_gpus: of how many GPUs the hours are counted, from the number there is.
-    """
-
-    def days(
-        model: Mapping[str, int], tokens: int, gpus: int, peak: float, hfu: float, recomputed: float, lost: float
-    ) -> tuple[float, float]:
-        flops = 6 * model["parameters"] + attention * model["layers"] * model["hidden"] * model["seq"]
-        seconds = with_losses(tokens * flops / (gpus * peak * mfu(hfu, recomputed)), lost)
-        return seconds / 86_400, counted_gpus(gpus) * seconds / 3_600
-
-    return days
+def operations_per_token(model: Mapping[str, int]) -> int:
+    """6 FLOPs per parameter, and those of attention."""
+    return 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
 
 
-WRONG_DAYS: dict[str, list[RunTime]] = {
-    "hfu_for_mfu": [run_time(mfu=lambda hfu, recomputed: hfu)],
-    "attention_forgotten": [run_time(attention=0)],
-    "lost_time_added": [
-        run_time(with_losses=lambda seconds, lost: seconds * (1 + lost)),
-        run_time(with_losses=lambda seconds, lost: seconds),
-    ],
-    "hours_of_one_gpu": [run_time(counted_gpus=lambda gpus: 1)],
-}
+def training_days(
+    model: Mapping[str, int], tokens: int, gpus: int, peak: float, hfu: float, recomputed: float, lost: float
+) -> tuple[float, float]:
+    """The days, and the GPU-hours. The HFU counts what is recomputed; forward counts 1 and backward 2."""
+    mfu = hfu * 3 / (3 + recomputed)
+    seconds = tokens * operations_per_token(model) / (gpus * peak * mfu) / (1 - lost)
+    return seconds / 86_400, gpus * seconds / 3_600
 
 
-def reason_of_days(index: int, got: Any, model: Mapping[str, int], tokens: int, gpus: int, *rates: float) -> Words:
+def rule_of_days(index: int, case: Sequence[Any], answer: Any) -> Words:
     """What the days are made of, or the GPU-hours."""
-    days, _ = run_time()(model, tokens, gpus, *rates)
-    per_token = 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
-    _, hfu, recomputed, lost = rates
-    values = [
-        (f"{per_token:.4g}", short(hfu * 3 / (3 + recomputed)), short(1 - lost), f"{86_400 * days:.4g}"),
-        (short(24 * days), gpus),
-    ]
-    return words[f"why_days.{index}"].format(*values[index])
+    days, _ = training_days(*case)
+    model, _, gpus, _, hfu, recomputed, lost = case
+    values = [(operations_per_token(model), hfu * 3 / (3 + recomputed), 1 - lost, 86_400 * days), (24 * days, gpus)]
+    return words[f"days_rule.{index}"].format(*values[index])
 
 
-DAYS = task_with_reasons(
-    reason_of_days,
+DAYS = question_task(
     "11.days",
     "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)",
     [words["days"], words["gpu_hours"]],
-    run_time(),
-    WRONG_DAYS,
+    training_days,
+    rules=[functools.partial(rule_of_days, index) for index in range(2)],
     make_inputs=make_days,
 )
