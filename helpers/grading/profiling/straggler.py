@@ -1,6 +1,6 @@
 """Judges 10.straggler: the learner's program names the rank for which the others wait, and why.
 
-timelines.py says how such a task is written, and what the words case, mistake and explain mean.
+timelines.py says how such a task is written, and what the words case and rule mean.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.answers import question_task
 from helpers.grading.profiling import LAB
-from helpers.grading.profiling.timelines import timeline_task
 from helpers.learner.words import Words
 
 words = LAB.messages
@@ -153,18 +153,14 @@ def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
     return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
 
 
-# -- 10.straggler: the right rule, and known mistakes ----------------------------------------------------------------
+# -- 10.straggler: the right rule ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class WaitStatistics:
     """What a run's timelines say; each list has one item per rank."""
 
-    run_seconds: float  # from the first start to the last end
+    limit: float  # the seconds up to which no rank is a straggler
     charged: list[float]  # seconds that other ranks waited because this rank called last
-    longest: list[float]  # the same, but only the longest wait of each step counts
-    times_last: list[float]  # in how many steps it called last
-    waited: list[float]  # seconds that it waited itself
     by_cause: list[dict[str, float]]  # its seconds per cause; "link" counts from the last call of all ranks
-    with_waiting: list[dict[str, float]]  # the same, but "link" counts from the rank's own call, with the waiting in it
 
 
 def wait_statistics(timelines: Timelines) -> WaitStatistics:
@@ -173,127 +169,56 @@ def wait_statistics(timelines: Timelines) -> WaitStatistics:
     # All pieces of all ranks and steps.
     spans = [span for of_rank in timelines for step in of_rank for span in step]
     run_seconds = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
-    charged, longest, times_last, waited = ([0.0] * n for _ in range(4))
-    by_cause, with_waiting = ([dict.fromkeys(CAUSES, 0.0) for _ in range(n)] for _ in range(2))
+    charged, by_cause = [0.0] * n, [dict.fromkeys(CAUSES, 0.0) for _ in range(n)]
     for step in zip(*timelines, strict=True):  # for each rank its pieces of the step
-        calls = [next(start for lane, start, _ in pieces if lane == "communication") for pieces in step]
+        calls = [start for pieces in step for lane, start, _ in pieces if lane == "communication"]
         last = max(calls)
-        slow_rank = calls.index(last)
-        times_last[slow_rank] += 1
-        longest[slow_rank] += last - min(calls)
+        charged[calls.index(last)] += sum(last - call for call in calls)
         for rank, pieces in enumerate(step):
-            charged[slow_rank] += last - calls[rank]
-            waited[rank] += last - calls[rank]
             for lane, start, end in pieces:
-                cause = lane if lane in CAUSES else "link"
-                by_cause[rank][cause] += end - (last if cause == "link" else start)
-                with_waiting[rank][cause] += end - start
-    return WaitStatistics(run_seconds, charged, longest, times_last, waited, by_cause, with_waiting)
+                cause, begin = (lane, start) if lane in CAUSES else ("link", last)
+                by_cause[rank][cause] += end - begin
+    return WaitStatistics(MIN_SHARE * (n - 1) * run_seconds, charged, by_cause)
 
 
-def share_waited(found: WaitStatistics) -> float:
-    """The share of the run that another rank, on average, spends waiting for the rank that is waited for most."""
-    return max(found.charged) / (found.run_seconds * max(1, len(found.charged) - 1))
-
-
-def excess(seconds: list[dict[str, float]], rank: int, center: Callable = statistics.median) -> dict[str, float]:
+def excess(seconds: list[dict[str, float]], rank: int) -> dict[str, float]:
     """For each cause by how many seconds this rank is above the median of the others.
 
-    seconds: for each rank its seconds per cause. center: the mean instead of the median, as a known mistake has it.
+    seconds: for each rank its seconds per cause.
     """
     others = [one for other, one in enumerate(seconds) if other != rank]
-    return {cause: seconds[rank][cause] - center(one[cause] for one in others) for cause in CAUSES}
+    return {cause: seconds[rank][cause] - statistics.median(one[cause] for one in others) for cause in CAUSES}
 
 
-def straggler(
-    timelines: Timelines,
-    *,
-    rank_by: str = "charged",
-    limit_by: str = "charged",
-    total: Callable = max,
-    cause_by: str = "excess",
-    limit: Callable[[int], float] = lambda num_ranks: MIN_SHARE * (num_ranks - 1),
-) -> list[Any] | None:
-    """The straggler and its cause, None if there is none. The options are what known mistakes do instead.
-
-    rank_by, limit_by: the fields of WaitStatistics whose largest value names the rank, and is compared with the limit.
-    total: `sum` if the values of all ranks together are compared with it.
-    cause_by: "excess", "largest" for the longest part of the rank's time, "with_waiting" for the excess with waiting in
-    it, "ratio" for the excess divided by the median of the others; "mean" and "all" for the excess over the mean of the
-    others, and over the median of all ranks.
-    limit: the share of the run up to which no rank is a straggler.
-    """
+def straggler(timelines: Timelines) -> list[Any] | None:
+    """The straggler and its cause, None if there is none."""
     found = wait_statistics(timelines)
-    if len(timelines) == 1 or total(getattr(found, limit_by)) <= limit(len(timelines)) * found.run_seconds:
+    rank = found.charged.index(max(found.charged))
+    if found.charged[rank] <= found.limit:
         return None
-    values = getattr(found, rank_by)
-    rank = values.index(max(values))
-    own = found.by_cause[rank]
     above = excess(found.by_cause, rank)
-    seconds = {
-        "excess": above,
-        "largest": own,
-        "with_waiting": excess(found.with_waiting, rank),
-        "mean": excess(found.by_cause, rank, statistics.mean),
-        "all": {cause: own[cause] - statistics.median(one[cause] for one in found.by_cause) for cause in CAUSES},
-        "ratio": {cause: above[cause] / (own[cause] - above[cause]) for cause in CAUSES},
-    }[cause_by]
-    return [rank, max(seconds, key=seconds.get)]
+    return [rank, max(above, key=above.get)]
 
 
-def last_pieces(timelines: Timelines) -> Timelines:
-    """The timelines with just the last piece of each lane in a step, as a dict by lane would keep it."""
-    return [
-        [[(lane, *span) for lane, span in {lane: (a, b) for lane, a, b in step}.items()] for step in of_rank]
-        for of_rank in timelines
-    ]
-
-
-def from_zero(timelines: Timelines) -> Timelines:
-    """The timelines with an empty piece at 0, so that the run seems to begin there."""
-    return [[[("data", 0.0, 0.0), *step] for step in of_rank] for of_rank in timelines]
-
-
-WRONG_STRAGGLERS: dict[str, list[Callable[[Timelines], Any]]] = {
-    "waiting_rank_named": [lambda timelines: straggler(timelines, rank_by="waited")],
-    "times_counted": [lambda timelines: straggler(timelines, rank_by="times_last")],
-    "waiting_in_link": [lambda timelines: straggler(timelines, cause_by="with_waiting")],
-    "longest_part": [lambda timelines: straggler(timelines, cause_by="largest")],
-    "mean_for_median": [
-        lambda timelines: straggler(timelines, cause_by="mean"),
-        lambda timelines: straggler(timelines, cause_by="all"),
-    ],
-    "ratio_for_difference": [lambda timelines: straggler(timelines, cause_by="ratio")],
-    "pieces_overwritten": [lambda timelines: straggler(last_pieces(timelines))],
-    "run_from_zero": [lambda timelines: straggler(from_zero(timelines))],
-    "longest_wait_charged": [lambda timelines: straggler(timelines, rank_by="longest", limit_by="longest")],
-    "all_charges_counted": [lambda timelines: straggler(timelines, total=sum)],
-    "limit_of_one_rank": [lambda timelines: straggler(timelines, limit=lambda num_ranks: MIN_SHARE)],
-    "somebody_always": [lambda timelines: straggler(timelines, limit=lambda num_ranks: 0.0)],
-}
-
-
-def explain_straggler(timelines: Timelines, got: Any) -> Words:
+def rule_of_straggler(case: Sequence[Any], answer: Any) -> Words:
     """The seconds that are charged, the limit, and by how much the parts of the rank with most seconds are above."""
+    (timelines,) = case
     if len(timelines) == 1:
         return words["alone_rule"]
     found = wait_statistics(timelines)
     rank = found.charged.index(max(found.charged))
-    above = excess(found.by_cause, rank)
-    limit = MIN_SHARE * (len(timelines) - 1) * found.run_seconds
-    text = words["limit_rule"].format([f"{seconds:.4g} s" for seconds in found.charged], f"{limit:.4g}")
-    if max(found.charged) <= limit:
+    text = words["limit_rule"].format([f"{seconds:.4g} s" for seconds in found.charged], f"{found.limit:.4g}")
+    if found.charged[rank] <= found.limit:
         return text
-    parts = [f"{cause} {seconds:.4g} s" for cause, seconds in above.items()]
+    parts = [f"{cause} {seconds:.4g} s" for cause, seconds in excess(found.by_cause, rank).items()]
     return Words.of("\n").join([text, words["cause_rule"].format(rank, parts)])
 
 
-STRAGGLER = timeline_task(
+STRAGGLER = question_task(
     "10.straggler",
     "straggler(timelines)",
     Words(en="the straggler and its cause", zh="掉队者及原因"),
     straggler,
-    WRONG_STRAGGLERS,
-    explain=explain_straggler,
+    rules=[rule_of_straggler],
     make_inputs=make_straggler,
 )
