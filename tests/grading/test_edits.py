@@ -118,6 +118,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path):
 @pytest.mark.parametrize("lab", LABS)
 def test_the_answer_is_the_lab_s_own_and_no_two_mistakes_are_the_same(lab):
     for key, known in read_mistakes(mistakes_file(lab[:2])).items():
-        assert known.answer.strip() == answer_to(lab, key).strip(), key
+        own = answer_to(lab, key).strip()  # of a chapter, with the imports of the cells above, which no rank needs
+        assert own == known.answer.strip() or own.endswith("\n" + known.answer.strip()), key
         texts = [known.answer, *(one.text for one in known.mistakes)]
         assert len({text.strip() for text in texts}) == len(texts), key
