@@ -80,6 +80,22 @@ def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
         assert sums != [seeds.right_first_ranks(mesh, meshes.AXES) for mesh in seeds.MESHES], weights
 
 
+@pytest.mark.parametrize(
+    ("kind", "axes", "mistakes"),
+    [
+        ("cut_weights", ("pp",), {"tensor_ranks_alike"}),
+        ("cut_dropout", ("pp", "tp"), {"copies_alike"}),
+        ("whole_dropout", ("dp",), {"stages_alike"}),
+        ("whole_weights", (), {"stages_alike"}),
+        ("whole_weights", ("pp", "tp"), {"whole_drawn_apart"}),
+        ("whole_dropout", ("pp", "tp"), {"copies_alike", "whole_drawn_apart"}),
+    ],
+)
+def test_seeds_of_any_kind_that_differ_over_other_axes_are_named_by_these(kind, axes, mistakes):
+    shared = [seeds.right_first_ranks(mesh, axes) for mesh in seeds.MESHES]
+    assert seeds.mistakes_in_sharing(kind, shared) == mistakes
+
+
 # -- live ranks ------------------------------------------------------------------------------------------------------
 @repeated("size", SIZES)
 def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
