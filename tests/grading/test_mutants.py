@@ -17,21 +17,11 @@ from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_o
 ALSO = {
     ("01.all_to_all", "overwrites_send_buffer"): ("wrong_place",),  # what was overwritten is what a wrong place holds
     ("02.step", "divided_by_devices"): ("mean_of_means",),  # the same number where every device has a piece
-    ("03.average", "averages_weights"): ("own_gradient", "some_left_out"),  # the gradients are left alone
-    ("03.average", "one_rank_s"): ("own_gradient", "some_left_out"),  # on this rank they are its own
-    ("03.average", "copy_reduced"): ("some_left_out",),  # whether all, some or the strided ones are left as they were,
-    ("03.average", "own_gradient"): ("some_left_out",),  # depends on which parameter is frozen
-    ("03.buckets", "copy_reduced"): ("some_left_out",),
-    ("03.buckets", "own_gradient"): ("some_left_out",),
-    ("03.buckets", "last_bucket_dropped"): ("some_left_out",),  # those of the last bucket
-    ("03.buckets", "list_changed"): ("own_gradient", "some_left_out"),  # the tensors that were in the list
+    ("03.average", "copy_reduced"): ("some_left_out",),  # where only the first or last gradient is transposed
     ("03.sampler", "tail_dropped"): ("length_rounded_down",),  # a length that is rounded down is given by len, too
     ("03.sampler", "unequal_shares"): ("length_rounded_down",),
-    ("03.accumulate", "own_count"): ("wrong_count",),  # a number of examples, too
-    ("03.accumulate", "divided_by_zero"): ("mean_of_means", "rank_mean", "own_count"),  # NaN comes from any of these
-    ("03.accumulate", "own_gradient"): ("reduction_after_step",),  # the weights move by it
-    ("03.overlap", "second_step_silent"): ("parameter_for_gradient",),  # in step 2 each gradient stays its own
-    ("03.overlap", "hooks_added"): ("sum_for_mean",),  # what is sent twice is summed twice
+    ("03.overlap", "parameter_for_gradient"): ("own_gradient",),  # the gradients may stay as they were
+    ("03.overlap", "hooks_added"): ("works_kept",),  # step 1 is right, and step 2 is not
     ("03.overlap", "divided_twice"): ("divided_in_flight",),  # before backward ends both have divided once
     ("03.rehearsed", "edges_exchanged"): ("wrong_rows",),  # on two ranks the rows change places
     ("04.overflow", "asks_only_when_found"): ("gradients_sent",),  # messages that do not fit, on one rank or the other

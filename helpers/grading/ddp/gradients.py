@@ -7,20 +7,16 @@ The grader calls three functions of each task:
   run_…    calls the learner's function, `submitted`, on each rank; returns the output, at the end if it yields
   judge_…  makes Judgements from the inputs, outputs and logs (collective calls) of a JudgedWorld, each a list by rank
 
-A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it.
+A mistake is a wrong solution that learners often write, and mistakes.yaml has each. Where a judge names one itself, by
+the key of its hint, such as "not_finished", a comment says why.
 `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 communication.py and training_steps.py use the functions of this file, too.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,8 +25,7 @@ from torch import Tensor, nn
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, is_close
-from helpers.grading.kit.model_tools import scaled
+from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
 
@@ -46,64 +41,12 @@ def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
     return {name: sum(tensors[name] for tensors in per_rank) for name in per_rank[0]}
 
 
-def is_equal(tensors: NamedTensors, got: Mapping[str, Any]) -> bool:
-    """Whether `got` has all of these tensors."""
-    return all(is_close(tensor, got.get(name)) for name, tensor in tensors.items())
-
-
-def wrong_multiples(total: NamedTensors, got: Mapping[str, Any], known: Sequence[float]) -> dict[str, Tensor]:
-    """Each sum over the ranks times the factor that brings it nearest to `got`, for sums divided by a wrong number.
-
-    It is NaN, which equals nothing, where that says nothing: any number is a multiple of one element, no mean has a
-    negative factor, and the `known` factors are those of the right answer and of other mistakes.
-    """
-    multiples = {}
-    for name, tensor in total.items():
-        a, b, factor = tensor.double(), got.get(name), 0.0
-        if isinstance(b, Tensor) and b.shape == a.shape and a.numel() > 1:
-            factor = float((a * b.double()).sum() / a.square().sum())
-        is_news = factor > 0 and not any(math.isclose(factor, one, rel_tol=0.01) for one in known)
-        multiples[name] = tensor * (factor if is_news else math.nan)
-    return multiples
-
-
-def with_rule(rule: Words, judgements: Iterable[Judgement]) -> Iterator[Judgement]:
-    """The judgements, with what the task says of the value in a line of its own behind what is wrong."""
-    return (replace(one, message=Words.of("\n").join([one.message, rule])) for one in judgements)
-
-
-def kept_local(local: Sequence[NamedTensors], rank: int, got: Mapping[str, Any]) -> dict[str, list[NamedTensors]]:
-    """The mistakes that leave all wrong gradients of a rank as they were, perhaps over the number of ranks.
-
-    It depends on which those are: all, just some that are not contiguous, or others. local: the gradients of each rank.
-    """
-    mean, own = mean_of(local), [local[rank], scaled(local[rank], 1 / len(local))]
-    wrong = [name for name in mean if not is_close(mean[name], got.get(name))]
-    if not all(any(is_close(one[name], got.get(name)) for one in own) for name in wrong):
-        return {}
-    keys = ["some_left_out"]
-    if not any(local[rank][name].is_contiguous() for name in wrong):
-        keys.append("copy_reduced")
-    elif len(wrong) == len(mean):
-        keys.append("own_gradient")
-    return dict.fromkeys(keys, own)
-
-
-def divided_in_flight(local: Sequence[NamedTensors]) -> list[dict[str, Tensor]]:
-    """The sums that may come out if some ranks divide their gradients while the all-reduce is in flight.
-
-    There is one sum for each set of ranks whose division comes first. local: the gradients of each rank.
-    """
-    n = len(local)
-    factors_by_rank = [one for one in itertools.product((1.0, 1 / n), repeat=n) if min(one) < max(one)]
-    return [sum_of(list(map(scaled, local, factors))) for factors in factors_by_rank]
-
-
 def expect_complete(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects that no all-reduce of a rank is in flight when the learner's function returns, which it marks last."""
     for rank, log in enumerate(world.logs):
         _, returned_at = world.marks[rank][-1]
         is_complete = all(event.end < returned_at for event in log.events)
+        # The judge names this mistake, because what is in the tensors by then differs from run to run.
         yield expect(is_complete, words["returns_early"], rank=rank, mistakes=["not_finished"])
 
 
@@ -139,6 +82,19 @@ def network(inputs: Mapping[str, Any], weights: NamedTensors | None = None) -> n
     return model
 
 
+def summed_gradient(
+    inputs: Mapping[str, Any], batches: Iterable[tuple[Tensor, Any]], weights: NamedTensors | None = None
+) -> dict[str, Tensor]:
+    """The gradients of the squared errors of all batches, added up, as one process computes them.
+
+    batches: x and y each. weights: as `network` takes them.
+    """
+    model = network(inputs, weights)
+    for x, y in batches:
+        (model(x) - y).square().sum().backward()
+    return without_frozen(model_tools.gradients_of(model), inputs)
+
+
 def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of all parameters that have a gradient."""
     return {name: tensor for name, tensor in tensors.items() if name != inputs["frozen"]}
@@ -147,7 +103,7 @@ def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str
 def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Judgement:
     """Expects that the `.grad` of the frozen parameter is still None."""
     is_none = gradients.get(inputs["frozen"]) is None
-    return expect(is_none, words["frozen_has_gradient"].format(inputs["frozen"]), rank=rank, mistakes=["frozen_filled"])
+    return expect(is_none, words["frozen_has_gradient"].format(inputs["frozen"]), rank=rank)
 
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
@@ -190,56 +146,35 @@ def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
     model = normed_model(inputs["width"])
     for name, tensor in tensors_of(model).items():
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
-    before = {name: (tensor, tensor.data_ptr()) for name, tensor in tensors_of(model).items()}
+    tensors = tensors_of(model)
+    before = objects_and_memory(tensors)
     submitted(model)
     context.mark("returned")
     after = tensors_of(model)
     frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    replaced = [
-        name
-        for name, (tensor, memory) in before.items()
-        if after.get(name) is not tensor or tensor.data_ptr() != memory
-    ]
+    replaced = [name for name in tensors if before[name] != objects_and_memory(after).get(name)]
     return {"tensors": {name: tensor.data for name, tensor in after.items()}, "frozen": frozen, "replaced": replaced}
+
+
+def objects_and_memory(tensors: NamedTensors) -> dict[str, tuple[int, int]]:
+    """Which object each tensor is, and the address of its memory."""
+    return {name: (id(tensor), tensor.data_ptr()) for name, tensor in tensors.items()}
 
 
 def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the values of rank 0 on every rank, written into the tensors that the model already had."""
-    models = [inputs["parameters"] | inputs["buffers"] for inputs in world.inputs]
-    mistakes = {
-        "averaged_at_start": [mean_of(models), sum_of(models)],
-        "other_root": [one for one in models if all(is_equal(one, output["tensors"]) for output in world.outputs)],
-    }
     yield from expect_complete(world)
     for rank, output in enumerate(world.outputs):
-        replaced, got = output["replaced"], output["tensors"]
+        replaced = output["replaced"]
         message = words["not_in_place"].format(replaced[0] if replaced else "")
+        # The judge names this mistake, because some replace all tensors and others only the parameters, or a part.
         yield expect(not replaced, message, rank=rank, mistakes=["not_in_place"])
-        # These mistakes are named only where they explain the whole model, since several leave the same values in some
-        # tensors.
-        several = wrong_starts(models, rank, world.inputs[rank]["buffers"])
-        wrong = {key: [model] for key, model in several.items() if is_equal(model, got)}
-        wrong = wrong or ({} if mistakes["other_root"] else {"own_values": models[rank]})
         for kind in ("parameter", "buffer"):
-            names = world.inputs[0][f"{kind}s"]
-            right = {name: models[0][name] for name in names}
-            judgements = expect_tensors(words[kind], right, got, rank=rank, mistakes=mistakes | wrong)
+            right = world.inputs[0][f"{kind}s"]
+            judgements = expect_tensors(words[kind], right, output["tensors"], rank=rank)
             yield from with_rule(words["start_rule"].format(rank), judgements)
         message = words["frozen_changed"].format(output["frozen"], [FROZEN_PARAMETER])
         yield expect(output["frozen"] == [FROZEN_PARAMETER], message, rank=rank)
-
-
-def wrong_starts(models: list[NamedTensors], rank: int, buffers: NamedTensors) -> dict[str, NamedTensors]:
-    """What each known mistake leaves in the whole model of a rank. models: the values that each rank began with."""
-    own = models[rank]
-    kept = {  # the tensors that keep this rank's own values
-        "unsaved_forgotten": [UNSAVED],
-        "count_forgotten": [COUNT],
-        "buffers_forgotten": buffers,
-        "frozen_forgotten": [FROZEN_PARAMETER],
-        "copy_received": [name for name, tensor in own.items() if not tensor.is_contiguous()],
-    }
-    return {key: models[0] | {name: own[name] for name in names} for key, names in kept.items()}
 
 
 def recognise_start(failure: RunFailure) -> list[str]:
@@ -295,39 +230,14 @@ def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict
 
 def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean of all gradients on every rank, and weights that nobody touched."""
-    total_weights = sum_of([inputs["weights"] for inputs in world.inputs])
-    wrong_weights = {"averages_weights": [total_weights, scaled(total_weights, 1 / world.size)]}
-    local = [without_frozen(inputs["gradients"], inputs) for inputs in world.inputs]
-    mean = mean_of(local)
-    everywhere = [output["gradients"] for output in world.outputs]
-    # One rank's gradients on all ranks, which on this rank look like gradients that nothing was done with.
-    copied = [one for one in local if all(is_equal(one, got) for got in everywhere)]
+    mean = mean_of([without_frozen(inputs["gradients"], inputs) for inputs in world.inputs])
     yield from expect_complete(world)
-    for rank, (inputs, got) in enumerate(zip(world.inputs, everywhere, strict=True)):
-        mistakes = {"one_rank_s": copied} | wrong_averages(world, local, rank, got)
-        judgements = expect_tensors(words["gradient"], mean, got, rank=rank, mistakes=mistakes)
+    for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+        judgements = expect_tensors(words["gradient"], mean, output["gradients"], rank=rank)
         yield from with_rule(words["average_rule"].format(world.size), judgements)
-        yield expect_frozen_without_gradient(inputs, got, rank)
-        weights, got_weights = inputs["weights"], world.outputs[rank]["weights"]
-        judgements = expect_tensors(words["parameter"], weights, got_weights, rank=rank, mistakes=wrong_weights)
+        yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
+        judgements = expect_tensors(words["parameter"], inputs["weights"], output["weights"], rank=rank)
         yield from with_rule(words["weights_stay"], judgements)
-
-
-def wrong_averages(
-    world: JudgedWorld, local: Sequence[NamedTensors], rank: int, got: Mapping[str, Any]
-) -> dict[str, list[NamedTensors]]:
-    """The gradients that known mistakes leave on a rank. local: those of each rank. got: the learner's."""
-    total, n = sum_of(local), world.size
-    if is_equal(scaled(total, 1 / n), got):
-        return {}  # which saves time, since most answers are right
-    ops = set(world.logs[rank].ops())
-    return kept_local(local, rank, got) | {
-        "only_one_rank": [got] if ops and ops <= {"reduce", "gather"} else [],
-        "divided_twice": [scaled(total, n**-2)],
-        "sum_for_mean": [total],
-        "wrong_divisor": [wrong_multiples(total, got, (1, 1 / n, n**-2))],
-        "not_finished": [scaled(one, factor) for one in divided_in_flight(local) for factor in (1, 1 / n)],
-    }
 
 
 def recognise_without_outputs(failure: RunFailure) -> list[str]:

@@ -10,10 +10,10 @@ The grader calls three functions:
   run_sampler    runs the learner's class, `submitted`, on each live rank; what it returns is that rank's output
   judge_sampler  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank
 
-A mistake is a wrong solution that learners often write. Its key, such as "not_shuffled", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's. `words["…"]` is a sentence of messages.yaml, or what a sentence
-calls a value.
+A mistake is a wrong solution that learners often write, and mistakes.yaml has each. Here the judge names them itself,
+by the key of the hint, such as "not_shuffled", because each way to seed the shuffle gives other orders.
+An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list; if it is a
+dict, those whose value is the learner's. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
-from helpers.grading.ddp.gradients import with_rule
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 
 words = LAB.messages
@@ -96,10 +95,6 @@ def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
 # -- the same epoch once more ----------------------------------------------------------------------------------------
 def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the same order whenever an epoch is repeated, and the order of epoch 0 before set_epoch is called."""
-    # Samplers may by mistake share one variable for the epoch. In each turn the last sampler sets it last, to an epoch
-    # two further than that of sampler 0, modulo 3. So sampler 0 gives the order of epoch 1 where its epoch should be 2.
-    # At the end it is set to epoch 1 alone, so "again" has the true order of epoch 1.
-    is_shared = all(output["orders"][0]["2"] == output["again"] != output["orders"][0]["1"] for output in world.outputs)
     # With few examples orders may be equal by chance, so neither mistake can be ruled out, and both are named.
     is_few = world.inputs[0]["num_examples"] < MANY
     for rank, output in enumerate(world.outputs):
@@ -113,8 +108,9 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
         ]
         is_new = [expected != got for _, expected, got in comparisons]
         mistakes = keys_of(
-            epoch_of_another=is_shared or is_few,
-            not_seeded=all(is_new) or is_few,
+            # Samplers that share one variable for the epoch gave epoch 1 in the epoch that the last sampler had set.
+            epoch_of_another=is_few or (is_new[-1] and sum(is_new) == 1),
+            not_seeded=is_few or all(is_new),
             pass_changes_order=is_few or (is_new[-2] and sum(is_new) == 1),
             first_epoch_not_0=is_few or not any(is_new[-2:]),
         )
@@ -138,8 +134,8 @@ def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> 
     # With fewer examples than ranks a share has one index. Whoever repeats the order just once has two of each example.
     is_padded_once = lengths == [int(rank < 2 * num_examples) for rank in range(world.size)]
     # Several mistakes give a rank the length that is rounded down.
-    known = "unequal_shares" if len(set(lengths)) > 1 else "tail_dropped"
-    mistakes = {"padded_once" if is_padded_once else known: num_examples // world.size}
+    known = "padded_once" if is_padded_once else "unequal_shares" if len(set(lengths)) > 1 else "tail_dropped"
+    mistakes = {known: num_examples // world.size}
     wrong_len = {"length_of_all": num_examples, "length_rounded_down": num_examples // world.size}
     rule = words["length_rule"].format(num_examples, world.size, length)
     for rank, output in enumerate(world.outputs):
@@ -214,26 +210,26 @@ def judge_orders(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> I
     by_seed = [[shares[number, epoch] for epoch in range(NUM_EPOCHS)] for number in range(len(seeds))]
     # A share in ascending order may descend once, where the examples that fill the last share begin.
     is_ascending = {key: all(num_descents(share) <= 1 for share in of_ranks) for key, of_ranks in shares.items()}
-    is_never_shuffled = all(is_ascending.values())
-    mistakes = keys_of(not_shuffled=is_never_shuffled)
+    same_sets = [rank for rank in range(world.size) if all(has_one_set(epochs, rank) for epochs in by_seed)]
+    # Whoever never shuffles seems to ignore epoch and seed as well, so only the first that applies is named. Whoever
+    # multiplies seed and epoch has one order with seed 0 alone, since 0 times any epoch is 0.
+    mistakes = keys_of(
+        not_shuffled=all(is_ascending.values()),
+        epoch_ignored=all(epochs.count(epochs[0]) == NUM_EPOCHS for epochs in by_seed),
+        seed_times_epoch=by_seed[0].count(by_seed[0][0]) == NUM_EPOCHS,
+        seed_ignored=all(epochs == by_seed[0] for epochs in by_seed),
+        shuffled_within=world.size > 1 and bool(same_sets),
+    )[:1]
     yield expect(not is_ascending[0, 0], words["share_in_order"].format(seeds[0]), mistakes=mistakes)
-    is_epoch_ignored = all(epochs.count(epochs[0]) == NUM_EPOCHS for epochs in by_seed)
-    # Whoever never shuffles seems to ignore epoch and seed as well. So only the first key that applies is named.
-    # 0 times any epoch is 0, so whoever multiplies has one order with seed 0 alone.
-    more = {"seed_times_epoch": by_seed[0].count(by_seed[0][0]) == NUM_EPOCHS and not is_epoch_ignored}
-    mistakes = keys_of(not_shuffled=is_never_shuffled, epoch_ignored=is_epoch_ignored, **more)[:1]
     for seed, epochs in zip(seeds, by_seed, strict=True):
         num_orders = len(set(map(str, epochs)))
         message = words["one_order" if num_orders == 1 else "two_equal_orders"].format(seed)
         yield expect(num_orders == NUM_EPOCHS, message, mistakes=mistakes)
-    is_seed_ignored = all(epochs == by_seed[0] for epochs in by_seed)
-    mistakes = keys_of(not_shuffled=is_never_shuffled, seed_ignored=is_seed_ignored, **more)[:1]
     has_new_orders = all(one[0] != next_one[0] for one, next_one in pairwise(by_seed))  # in epoch 0, with each seed
     yield expect(has_new_orders, words["seed_without_effect"], mistakes=mistakes)
-    same_sets = [rank for rank in range(world.size) if all(has_one_set(epochs, rank) for epochs in by_seed)]
+    has_other_cause = world.size == 1 or mistakes in (["not_shuffled"], ["epoch_ignored"])
     message = words["same_examples"].format(same_sets[0] if same_sets else 0)
-    has_other_cause = world.size == 1 or is_never_shuffled or is_epoch_ignored  # of the same set in every epoch
-    yield expect(has_other_cause or not same_sets, message, mistakes=["shuffled_within"])
+    yield expect(has_other_cause or not same_sets, message, mistakes=mistakes)
 
 
 def has_one_set(epochs: Sequence[Shares], rank: int) -> bool:

@@ -6,9 +6,7 @@ of a task work together, and what the words mistake, key and hint mean.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,15 +21,14 @@ from helpers.grading.ddp.gradients import (
     network,
     recognise_without_outputs,
     sum_of,
+    summed_gradient,
     weights_for,
-    with_rule,
     without_frozen,
-    wrong_multiples,
 )
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import NamedTensors, expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
 from helpers.grading.kit.model_tools import scaled
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words, book
 from helpers.ranks.nccl import NcclVerdict, replay
 from helpers.ranks.nccl.rank_rules import record_journal
@@ -42,11 +39,8 @@ nccl_words = book("nccl")  # texts about verdicts on NCCL calls
 
 # -- 03.accumulate ---------------------------------------------------------------------------------------------------
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
-Counts = list[list[int]]  # the number of examples in counts[rank][micro-batch]
 NUM_STEPS = 2
 MAX_MICRO_BATCHES = 3
-# Keys of mistakes that divide by the number of examples of a rank or of a micro-batch, which may be 0.
-DIVIDE_BY_OWN_COUNT = ("divided_by_zero", "mean_of_means", "rank_mean", "own_count")
 COUNT_BYTES = 256  # bytes of counts that a rank may send in addition to the gradients of one step
 
 
@@ -108,41 +102,20 @@ def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the mean gradient over all examples of all ranks, and the weights that it leads to."""
     weights, lr = world.inputs[0]["weights"], world.inputs[0]["lr"]
     for step in range(NUM_STEPS):
-        parts = [micro_gradients(inputs, weights, step) for inputs in world.inputs]  # parts[rank][micro-batch]
-        counts = [[len(batch["x"]) for batch in inputs["steps"][step]] for inputs in world.inputs]  # likewise
-        total = sum_of([part for of_rank in parts for part in of_rank])
-        num_examples, n = sum(map(sum, counts)), world.size
+        batches = [[(batch["x"], batch["y"]) for batch in inputs["steps"][step]] for inputs in world.inputs]
+        counts = [[len(x) for x, _ in of_rank] for of_rank in batches]
+        num_examples = sum(map(sum, counts))
+        total = sum_of([summed_gradient(*one, weights) for one in zip(world.inputs, batches, strict=True)])
         right = scaled(total, 1 / num_examples)
-        # The factors of the right answer, and of sums that are divided by too little or too much.
-        known_factors = (1, 1 / num_examples, n / num_examples, 1 / (n * num_examples))
-        # What is wrong in the second step may follow from the first, so mistakes are named in the first alone.
-        wrong = wrong_means(world, parts, counts) if step == 0 else {}
-        before, weights = weights, updated(weights, right, lr)
+        weights = weights | {name: weights[name] - lr * gradient for name, gradient in right.items()}
         rule = words["mean_rule"].format(counts=counts, total=num_examples)
         for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-            got, got_weights = output["gradients"][step], output["weights"][step]
-            own = [scaled(sum_of(parts[rank]), factor) for factor in own_factors(counts, rank)]
-            wrong_count = wrong_multiples(total, got, known_factors)
-            known = wrong | {"own_gradient": own, "wrong_count": wrong_count} if step == 0 else {}
-            judgements = expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank, mistakes=known)
-            yield from with_rule(rule, map(name_empty_division, judgements))
+            got = output["gradients"][step]
+            yield from with_rule(rule, expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank))
             yield expect_frozen_without_gradient(inputs, got, rank)
-            known = {
-                "reduction_after_step": [updated(before, gradient, lr) for gradient in own],
-                "divided_after_step": [updated(before, total, lr)],
-                "no_step": [before],
-            }
-            known = known if step == 0 else {}
-            judgements = expect_tensors(STEP_PARAMETERS[step], weights, got_weights, rank=rank, mistakes=known)
+            judgements = expect_tensors(STEP_PARAMETERS[step], weights, output["weights"][step], rank=rank)
             yield from with_rule(words["step_rule"], judgements)
     yield from judge_traffic(world)
-
-
-def name_empty_division(judgement: Judgement) -> Judgement:
-    """The judgement; where the learner's tensor is not finite, it names what divides by a count that may be 0."""
-    got = judgement.compared.got
-    is_divided_by_zero = not judgement.ok and isinstance(got, Tensor) and not bool(got.isfinite().all())
-    return replace(judgement, mistakes=DIVIDE_BY_OWN_COUNT) if is_divided_by_zero else judgement
 
 
 def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
@@ -153,80 +126,11 @@ def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, log in enumerate(world.logs):
         sent = log.payload_bytes()
         is_per_micro_batch = per_micro_batch <= sent <= per_micro_batch + NUM_STEPS * COUNT_BYTES * MAX_MICRO_BATCHES
-        mistakes = ["sends_every_micro_batch"] if is_per_micro_batch else ["own_gradient"] if sent < once else []
+        # The judge names this mistake, because counts, sums and shapes of the messages differ from learner to learner.
+        mistakes = ["sends_every_micro_batch"] if is_per_micro_batch else []
         name = "less_than_gradients_sent" if sent < once else "more_than_counts_sent"
         message = words[name].format(sent, NUM_STEPS, once)
         yield expect(once <= sent <= once + NUM_STEPS * COUNT_BYTES, message, rank=rank, mistakes=mistakes)
-
-
-def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int) -> list[dict[str, Tensor]]:
-    """The gradient of each micro-batch's summed loss, as one process computes it."""
-    gradients = []
-    for batch in inputs["steps"][step]:
-        model = network(inputs, weights)
-        (model(batch["x"]) - batch["y"]).square().sum().backward()
-        gradients.append(without_frozen(model_tools.gradients_of(model), inputs))
-    return gradients
-
-
-def wrong_means(world: JudgedWorld, parts: list[list[NamedTensors]], counts: Counts) -> dict[str, list[NamedTensors]]:
-    """The gradients that each known mistake leaves after the first step, by the key of its hint.
-
-    parts and counts have, for each rank and each of its micro-batches, the summed gradient and the number of examples.
-    """
-    num_examples, n = sum(map(sum, counts)), world.size
-    total = sum_of([part for of_rank in parts for part in of_rank])
-    right = scaled(total, 1 / num_examples)
-    rank_means, sums_of_means = [], []  # for each rank, the mean over its examples, and the sum of its batches' means
-    for rank_parts, rank_counts in zip(parts, counts, strict=True):
-        rank_means.append(divided(sum_of(rank_parts), sum(rank_counts)))
-        sums_of_means.append(sum_of(list(map(divided, rank_parts, rank_counts))))
-    mean_of_means = mean_of(sums_of_means)
-    stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]  # gradients of an earlier step
-    last, last_count = sum_of([of_rank[-1] for of_rank in parts]), sum(count[-1] for count in counts)
-    # Some divide the mean of means by the number of micro-batches, too. A loss with `.mean()` instead of `.sum()` is
-    # also divided by the number of outputs.
-    k, num_outputs = len(counts[0]), world.inputs[0]["widths"][-1]
-    divisors = (1, k, num_outputs, k * num_outputs)
-    again = scaled(total, 0.0)  # what remains if .grad is reduced after each backward, with the earlier sums in it
-    for parts_of_batch in zip(*parts, strict=True):
-        again = sum_of([scaled(again, n), *parts_of_batch])
-    return {
-        "cleared_at_end": [dict.fromkeys(total), scaled(total, 0.0)],
-        "last_micro_batch_only": [scaled(last, 1 / num_examples), divided(last, last_count)],
-        "not_cleared": [
-            sum_of([right, *stale]),
-            sum_of([right, mean_of(stale)]),
-            scaled(sum_of([total, *stale]), 1 / num_examples),
-        ],
-        "mean_of_means": [scaled(mean_of_means, f / d) for d in divisors for f in (1, n / num_examples)],
-        "rank_mean": [mean_of(rank_means)],
-        # A rank divides by its own examples.
-        "own_count": [divided(total, factor * sum(count)) for count in counts for factor in (1, n)],
-        "reduced_again": [scaled(again, 1 / num_examples)],
-        "sum_for_mean": [sum_of(rank_means), total, scaled(right, n)],
-        "divided_by_ranks_too": [scaled(right, 1 / n)],
-    }
-
-
-def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
-    """The summed gradient of `count` examples as their mean. Without examples it is zero, and stays zero."""
-    return scaled(tensors, 1 / (count or 1))
-
-
-def own_factors(counts: Counts, rank: int) -> list[float]:
-    """By what people multiply a rank's own summed gradient.
-
-    They divide it by all examples, by the mean number of examples per rank, by its own examples, or not at all.
-    """
-    num_examples = sum(map(sum, counts))
-    num_own = sum(counts[rank]) or num_examples  # a rank without examples has a zero gradient, whatever it divides by
-    return [1 / num_examples, len(counts) / num_examples, 1 / num_own, 1.0]
-
-
-def updated(weights: NamedTensors, gradient: NamedTensors, lr: float) -> dict[str, Tensor]:
-    """The weights after a step of gradient descent; a weight without a gradient stays as it is."""
-    return weights | {name: weights[name] - lr * gradient[name] for name in gradient}
 
 
 def recognise_accumulate(failure: RunFailure) -> list[str]:
@@ -257,27 +161,8 @@ ACCUMULATE = Task(
 LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
 # Key of a cure of the replay (nccl/verdicts.py) -> key of the hint that gives the same advice, in hints.yaml.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
-# Key of a hint -> pattern of the error that NCCL or torch raises at the call (ReduceOp.B… are BAND, BOR and BXOR).
-REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
-
-Rows = Sequence[Tensor]  # of each rank, all its rows
-
-
-def neighbours(rows: Rows, rank: int) -> tuple[Tensor, Tensor]:
-    """The rows that a rank gets: the last one of its left neighbour, and the first one of its right neighbour."""
-    return rows[rank - 1][-1], rows[(rank + 1) % len(rows)][0]
-
-
-WRONG_EDGES: dict[str, list[Callable[[Rows, int], tuple[Tensor, Tensor]]]] = {
-    "edges_exchanged": [lambda rows, rank: neighbours(rows, rank)[::-1]],
-    "wrong_rows": [
-        lambda rows, rank: (rows[rank - 1][0], rows[(rank + 1) % len(rows)][-1]),  # the far ends of the neighbours
-        lambda rows, rank: (rows[(rank + 1) % len(rows)][-1], rows[rank - 1][0]),  # left and right exchanged
-        lambda rows, rank: (rows[rank][0], rows[rank][-1]),
-        lambda rows, rank: (rows[rank][-1], rows[rank][0]),
-        lambda rows, rank: (torch.zeros_like(rows[rank][0]), torch.zeros_like(rows[rank][0])),
-    ],
-}
+# What stands in the error that NCCL or torch raises at the call -> key of a hint (ReduceOp.B… are BAND, BOR and BXOR).
+REFUSALS = {"Tensors must be contiguous": "strided", "ReduceOp.B": "bitwise_flag", "recvAnysource": "any_source"}
 
 
 def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -310,56 +195,37 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
     yield from map(judgement_for, verdicts[:1])
     if verdicts:
         return
-    local, totals, flag = step_in_one_process(world)
-    right = mean_of(local)
-    wrong = {
-        key: [mean_of(step_in_one_process(world, pick)[0]) for pick in several] for key, several in WRONG_EDGES.items()
-    }
-    wrong |= {"sum_for_mean": [scaled(right, world.size)], "divided_twice": [scaled(right, 1 / world.size)]}
-    wrong_totals = {"sum_divided": [totals.sum() / world.size, totals.sum() / sum(len(x) for x in rows_of(world))]}
+    gradients, total, flag = step_in_one_process(world)
     for rank, output in enumerate(world.outputs):
         # The learner's function returns the sum of errors and the flag. A tuple arrives as a list.
         is_pair = isinstance(output["returned"], list) and len(output["returned"]) == 2
+        # The judge names this mistake, because what is returned instead differs from learner to learner.
         yield expect(is_pair, words["no_pair"], rank=rank, mistakes=["no_pair"])
-        known = wrong | {"own_gradient": [local[rank]]}
-        judgements = expect_tensors(words["gradient"], right, output["gradients"], rank=rank, mistakes=known)
+        judgements = expect_tensors(words["gradient"], gradients, output["gradients"], rank=rank)
         rule = words["smoothing_rule"].format(rank=rank, left=(rank - 1) % world.size, right=(rank + 1) % world.size)
         yield from with_rule(rule, judgements)
         if not is_pair:
             continue
-        total, large = as_scalar(output["returned"][0], totals.dtype), as_scalar(output["returned"][1], torch.bool)
-        known = {"own_sum": totals[rank]} | wrong_totals
-        judgement = expect_tensor(words["sum_of_errors"], totals.sum(), total, rank=rank, mistakes=known)
-        yield from with_rule(words["sum_rule"], [judgement])
+        got_total, large = as_scalar(output["returned"][0], total.dtype), as_scalar(output["returned"][1], torch.bool)
+        yield from with_rule(words["sum_rule"], [expect_tensor(words["sum_of_errors"], total, got_total, rank=rank)])
         large = large.item() if isinstance(large, Tensor) else large
-        mistakes = {"large_on_one": False} if flag else {}
-        judgement = expect_equal(words["large_error_flag"], flag, large, rank=rank, mistakes=mistakes)
+        judgement = expect_equal(words["large_error_flag"], flag, large, rank=rank)
         yield from with_rule(words["flag_rule"].format(LARGE_ERROR), [judgement])
 
 
-def rows_of(world: JudgedWorld) -> list[Tensor]:
-    """The rows of each rank."""
-    return [inputs["x"] for inputs in world.inputs]
-
-
-def step_in_one_process(
-    world: JudgedWorld, pick: Callable[[Rows, int], tuple[Tensor, Tensor]] = neighbours
-) -> tuple[list[dict[str, Tensor]], Tensor, bool]:
-    """The gradients and the sum of errors of each rank, and whether any error is large.
-
-    pick: which rows of other ranks a rank gets; known mistakes pick others.
-    """
-    gradients, errors = [], []
+def step_in_one_process(world: JudgedWorld) -> tuple[dict[str, Tensor], Tensor, bool]:
+    """The mean gradients and the sum of errors over all ranks, and whether any error is large."""
+    rows, gradients, errors = [inputs["x"] for inputs in world.inputs], [], []
     for rank, inputs in enumerate(world.inputs):
-        before, after = pick(rows_of(world), rank)
+        before, after = rows[rank - 1][-1], rows[(rank + 1) % world.size][0]
         model = network(inputs)
         # unfold gives all windows of three neighbouring rows, with the three rows as the last dimension.
-        smoothed = torch.stack([before, *inputs["x"], after]).unfold(0, 3, 1).mean(-1)
+        smoothed = torch.stack([before, *rows[rank], after]).unfold(0, 3, 1).mean(-1)
         errors.append((model(smoothed) - inputs["y"]).square())
         errors[-1].mean().backward()
-        gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
-    totals = torch.stack([one.detach().sum() for one in errors])
-    return gradients, totals, any(bool((one > LARGE_ERROR).any()) for one in errors)
+        gradients.append(model_tools.gradients_of(model))
+    all_errors = torch.cat(errors).detach()
+    return mean_of(gradients), all_errors.sum(), bool((all_errors > LARGE_ERROR).any())
 
 
 def as_scalar(value: Any, dtype: torch.dtype) -> Any:
@@ -379,19 +245,13 @@ def judgement_for(verdict: NcclVerdict) -> Judgement:
     return Judgement(ok=False, message=message, mistakes=hints)
 
 
-def recognise_rehearsed(failure: RunFailure) -> list[str]:
-    """What is refused at the call is known by the words of NCCL's and torch's own errors."""
-    text = failure.text if failure.kind == "exception" else ""
-    return [key for key, pattern in REFUSALS.items() if re.search(pattern, text)]
-
-
 REHEARSED = Task(
     key="03.rehearsed",
     signature="rehearsed_step(model, x, y)",
     make_inputs=make_rehearsed,
     run_submission=run_rehearsed,
     judge=judge_rehearsed,
-    recognise_failure=recognise_rehearsed,
+    recognise_failure=recognise_errors(REFUSALS),
     world_sizes=(2, 3, 4),
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("x", "y"),
