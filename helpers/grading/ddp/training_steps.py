@@ -6,6 +6,7 @@ of a task work together, and what the words mistake, key and hint mean.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,7 +161,8 @@ ACCUMULATE = Task(
 # gives NcclVerdicts, each with its kind, a sentence (words) and an advice (cure).
 LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
 # Key of a cure of the replay (nccl/verdicts.py) -> key of the hint that gives the same advice, in hints.yaml.
-HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
+CIRCLES = ("messages", "receives", "first_use")
+HINT_FOR_CURE = dict.fromkeys(CIRCLES, "circle") | {"half_batched": "half_batched", "tags": "tags_kept"}
 # What stands in the error that NCCL or torch raises at the call -> key of a hint (ReduceOp.B… are BAND, BOR and BXOR).
 REFUSALS = {"Tensors must be contiguous": "strided", "ReduceOp.B": "bitwise_flag", "recvAnysource": "any_source"}
 
@@ -179,11 +181,22 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the learner's function once while NCCL's rules are in force, and keeps the journal of its calls."""
+    """Calls the learner's function once while NCCL's rules are in force, and marks with the journal of its calls.
+
+    The journal names lines of the learner's cell, and the outputs have to be the same for all who make one mistake.
+    """
     model = network(inputs)
     with record_journal() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
-    return {"returned": returned, "gradients": model_tools.gradients_of(model), "records": records}
+    context.mark(json.dumps(records))
+    if is_pair(returned):
+        returned = [as_scalar(returned[0], inputs["x"].dtype), as_scalar(returned[1], torch.bool)]
+    return {"returned": returned, "gradients": model_tools.gradients_of(model)}
+
+
+def is_pair(returned: Any) -> bool:
+    """Whether it is two values, as the learner's function should return: the sum of errors and the flag."""
+    return isinstance(returned, list | tuple) and len(returned) == 2
 
 
 def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
@@ -191,24 +204,23 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
 
     The first call that NCCL could not run is the only judgement: the values follow from it, or are right all the same.
     """
-    verdicts = [one for one in replay([output["records"] for output in world.outputs]) if one.kind != "warning"]
+    journals = [json.loads(marks[-1][0]) for marks in world.marks]
+    verdicts = [one for one in replay(journals) if one.kind != "warning"]
     yield from map(judgement_for, verdicts[:1])
     if verdicts:
         return
     gradients, total, flag = step_in_one_process(world)
     for rank, output in enumerate(world.outputs):
-        # The learner's function returns the sum of errors and the flag. A tuple arrives as a list.
-        is_pair = isinstance(output["returned"], list) and len(output["returned"]) == 2
         # The judge names this mistake, because what is returned instead differs from learner to learner.
-        yield expect(is_pair, words["no_pair"], rank=rank, mistakes=["no_pair"])
+        yield expect(is_pair(output["returned"]), words["no_pair"], rank=rank, mistakes=["no_pair"])
         judgements = expect_tensors(words["gradient"], gradients, output["gradients"], rank=rank)
         rule = words["smoothing_rule"].format(rank=rank, left=(rank - 1) % world.size, right=(rank + 1) % world.size)
         yield from with_rule(rule, judgements)
-        if not is_pair:
+        if not is_pair(output["returned"]):
             continue
-        got_total, large = as_scalar(output["returned"][0], total.dtype), as_scalar(output["returned"][1], torch.bool)
+        got_total, large = output["returned"]
         yield from with_rule(words["sum_rule"], [expect_tensor(words["sum_of_errors"], total, got_total, rank=rank)])
-        large = large.item() if isinstance(large, Tensor) else large
+        large = large.item() if isinstance(large, Tensor) and large.numel() == 1 else large
         judgement = expect_equal(words["large_error_flag"], flag, large, rank=rank)
         yield from with_rule(words["flag_rule"].format(LARGE_ERROR), [judgement])
 
