@@ -287,8 +287,9 @@ def recognise_overlap(failure: RunFailure) -> list[str]:
     """
     if failure.kind == "hang" and failure.is_waiting_in("all_reduce") and failure.is_waiting_in("recv"):
         return ["waits_in_hook"]
-    errors = {"hook on a tensor that doesn't require grad": "hook_on_frozen", "NoneType": "grad_not_there"}
-    return list(recognise_errors(errors)(failure))
+    if failure.kind == "exception" and "NoneType" in failure.text:
+        return ["grad_not_there", "loop_variable"]  # the last parameter, which the loop variable means, may be frozen
+    return list(recognise_errors({"hook on a tensor that doesn't require grad": "hook_on_frozen"})(failure))
 
 
 OVERLAP = Task(
