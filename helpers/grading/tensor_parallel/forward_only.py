@@ -2,15 +2,13 @@
 
 07.heads is a task of the lab: which rows of a fused weight of queries, keys and values a rank holds. The other three
 are exercises of the chapter: an MLP, the loss of tokens, and the norm of gradients. Each judge computes the result of
-one process, and what known mistakes give, and compares both with what every rank returned.
-`by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn.
+one process, and compares it with what every rank returned. `by_case_number(rng, a, b)` is a in the first case, b in the
+second, and so on in turn.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"sum_missing", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+(`rng.case`), and `rng` draws the numbers. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,11 +41,6 @@ from helpers.learner.words import Words
 words = LAB.messages
 
 # -- 07.heads --------------------------------------------------------------------------------------------------------
-# From the fused weight, the numbers of query heads and of key-value heads, the rank and the number of ranks to a shard.
-# The rows of the fused weight are those of all query heads, then of all key heads, then of all value heads.
-ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]
-# From a number of heads, the rank and the number of ranks to the heads that the rank takes.
-HeadsOf = Callable[[int, int, int], slice]
 
 
 def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -85,69 +77,14 @@ def local_heads(num: int, rank: int, size: int) -> slice:
     return slice(rank * num // size, rank * num // size + 1)
 
 
-def fused(*heads: Tensor) -> Tensor:
-    """One weight again, its rows in the order of the arguments, each (heads, rows of a head, columns) or one head."""
-    return torch.cat([part.flatten(0, part.dim() - 2) for part in heads])
-
-
-def shard_heads(
-    weight: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    rank: int,
-    size: int,
-    *,
-    heads_of: HeadsOf = local_heads,
-    kv_heads_of: HeadsOf = local_heads,
-    join: Callable[..., Tensor] = fused,
-) -> Tensor:
+def shard_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
     """The right shard: neighbouring query heads, and the key-value heads that belong to them.
 
-    The options are what mistakes do in another way. heads_of, kv_heads_of: which query heads and which key-value heads
-    a rank takes. join: makes a weight of the rank's queries, keys and values.
+    The rows of the fused weight are those of all query heads, then of all key heads, then of all value heads.
     """
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    local, local_kv = heads_of(num_heads, rank, size), kv_heads_of(num_kv_heads, rank, size)
-    return join(q[local], k[local_kv], v[local_kv])
-
-
-def every_nth_head(num: int, rank: int, size: int) -> slice:
-    """The mistake: a rank takes every n-th head, n being the number of ranks, and not neighbouring ones."""
-    return slice(rank, None, size) if num >= size else local_heads(num, rank, size)
-
-
-def head_modulo(num: int, rank: int, size: int) -> slice:
-    """The mistake: with fewer heads than ranks a rank takes head rank % num, which is not the one of its queries."""
-    return local_heads(num, rank, size) if num >= size else slice(rank % num, rank % num + 1)
-
-
-def head_by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mistake: the right heads in another order, each group of queries followed by its key and its value."""
-    groups = q.chunk(len(k))
-    return fused(*[torch.cat([group.flatten(0, 1), k[i], v[i]]) for i, group in enumerate(groups)])
-
-
-# Key of a hint -> the function with this mistake. In the lambdas h and kv are the numbers of query and key-value heads.
-WRONG_HEADS: dict[str, ShardHeads] = {
-    # A plain split of the rows, as if they were all of one kind.
-    "one_block": lambda weight, h, kv, rank, size: weight.chunk(size)[rank],
-    # A third of the rows is taken for queries, a third for keys and a third for values.
-    "thirds": lambda weight, h, kv, rank, size: torch.cat([part.chunk(size)[rank] for part in weight.chunk(3)]),
-    # Queries, keys and values are split by rows, across the heads.
-    "cut_across_heads": lambda weight, h, kv, rank, size: fused(
-        *[part.flatten(0, 1).chunk(size)[rank] for part in split_qkv(weight, h, kv)]
-    ),
-    "wrong_kv_head": partial(shard_heads, kv_heads_of=head_modulo),
-    "all_kv_heads": partial(shard_heads, kv_heads_of=lambda num, rank, size: slice(None)),
-    "head_by_head": partial(shard_heads, join=head_by_head),
-    "heads_dealt_out": partial(shard_heads, heads_of=every_nth_head, kv_heads_of=every_nth_head),
-    "values_before_keys": partial(shard_heads, join=lambda q, k, v: fused(q, v, k)),
-}
-
-
-def heads_of_others(weight: Tensor, h: int, kv: int, rank: int, size: int) -> list[Tensor]:
-    """The mistake: a rank returns the right shard of another rank, such as rank 0."""
-    return [shard_heads(weight, h, kv, other, size) for other in range(size) if other != rank]
+    local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
+    return torch.cat([part.flatten(0, 1) for part in (q[local], k[local_kv], v[local_kv])])
 
 
 def describe_row(weight: Tensor, num_heads: int, num_kv_heads: int, row: Tensor) -> Words:
@@ -162,29 +99,28 @@ def describe_row(weight: Tensor, num_heads: int, num_kv_heads: int, row: Tensor)
     return words[f"row.{kind}"].format(in_head, head - firsts[kind])
 
 
-def judge_shard(arguments: tuple[Any, ...], right: Tensor, got: Any) -> Judgement:
-    """Compares the shard of a rank. If its shape is right, the sentence names the first row that is not."""
-    weight, num_heads, num_kv_heads, rank, size = arguments
-    wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
-    wrong["heads_of_another_rank"] = heads_of_others(*arguments)
+def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns its shard, and nothing is sent."""
+    weight, num_heads, num_kv_heads = world.inputs[0].values()
+    for rank, got in enumerate(world.outputs):
+        right = shard_heads(weight, num_heads, num_kv_heads, rank, world.size)
+        what = name_of_shard(weight, num_heads, num_kv_heads, rank, world.size)
+        judgement = expect_tensor(what, right, got, rank=rank)
+        if not judgement.ok and isinstance(got, Tensor) and (got.shape, got.dtype) == (right.shape, right.dtype):
+            # The sentence names the first row that is wrong.
+            row = int((got != right).any(dim=1).nonzero()[0])
+            shown, due = (describe_row(weight, num_heads, num_kv_heads, one[row]) for one in (got, right))
+            judgement = dataclasses.replace(judgement, message=words["wrong_row"].format(what, row, shown, due))
+        yield judgement
+    yield from expect_only_ops(world, [])
+
+
+def name_of_shard(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Words:
+    """What a sentence calls the shard of a rank: which heads it has, and how many rows of each."""
     local, local_kv = (range(num)[local_heads(num, rank, size)] for num in (num_heads, num_kv_heads))
     heads, kv_heads = (words["heads" if len(one) > 1 else "head"].format(one[0], one[-1]) for one in (local, local_kv))
     head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
-    what = words["part_for_heads"].format(num_heads, num_kv_heads, heads, kv_heads, kv_heads, head_rows)
-    judgement = expect_tensor(what, right, got, rank=rank, mistakes=wrong)
-    if judgement.ok or not isinstance(got, Tensor) or (got.shape, got.dtype) != (right.shape, right.dtype):
-        return judgement
-    row = int((got != right).any(dim=1).nonzero()[0])
-    shown, due = (describe_row(*arguments[:3], one[row]) for one in (got, right))
-    return dataclasses.replace(judgement, message=words["wrong_row"].format(what, row, shown, due))
-
-
-def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every rank returns its shard, and nothing is sent."""
-    for rank, got in enumerate(world.outputs):
-        arguments = *world.inputs[0].values(), rank, world.size
-        yield judge_shard(arguments, shard_heads(*arguments), got)
-    yield from expect_only_ops(world, [])
+    return words["part_for_heads"].format(num_heads, num_kv_heads, heads, kv_heads, kv_heads, head_rows)
 
 
 HEADS = Task(
@@ -212,28 +148,12 @@ def make_mlp(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns gelu(x A) B, after one all-reduce."""
     x, a, b = (world.inputs[0][name] for name in ("x", "A", "B"))
-    n, right = world.size, F.gelu(x @ a) @ b
-    shards = list(zip(a.chunk(n, 1), b.chunk(n, 0), strict=True))  # columns of A and rows of B, for each rank
-    # A is split by rows, and gelu is applied to partial sums of x A.
-    gelu_of_sums = sum(F.gelu(part @ rows) for part, rows in zip(x.chunk(n, 1), a.chunk(n, 0), strict=True)) @ b
-    results = []
+    right = F.gelu(x @ a) @ b
     for rank, got in enumerate(world.outputs):
-        columns, rows = shards[rank]
-        # "not_cut_at_all": each rank computes the full result, and the all-reduce adds n of them.
-        wrong = {
-            "sum_missing": F.gelu(x @ columns) @ rows,
-            "gelu_of_addends": gelu_of_sums,
-            "not_cut_at_all": n * right,
-        }
-        results.append(expect_tensor(words["result"], right, got, rank=rank, mistakes=wrong))
-    yield from results
+        yield expect_tensor(words["result"], right, got, rank=rank)
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
-        # An all-reduce before gelu has the bytes of x A. That explains other bytes only where the values are wrong too,
-        # which they cannot be on one rank.
-        is_right = n > 1 and all(one.ok for one in results)
-        before_gelu = {} if is_right else {"gelu_of_addends": (x @ a).nbytes}
-        yield from expect_payload_bytes(world, right.nbytes, mistakes=before_gelu)
+        yield from expect_payload_bytes(world, right.nbytes)
 
 
 MLP = Task(
@@ -264,22 +184,9 @@ def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns log(sum of exp) - target for each token, and sends at most three numbers per token."""
     shards, targets = ([one[name] for one in world.inputs] for name in ("logits", "right_logit"))
-    largest, target = torch.cat(shards, 1).amax(1), sum(targets)
-    sums = [(one - largest[:, None]).exp().sum(1) for one in shards]  # of each rank, for each token
-    mixed_sum = sum((one - one.amax(1)[:, None]).exp().sum(1) for one in shards)  # each rank subtracted its own maximum
-    right = sum(sums).log() + largest - target
-    for rank, got in enumerate(world.outputs):
-        wrong = {
-            "max_not_reduced": [mixed_sum.log() + shards[rank].amax(1) - target, mixed_sum.log() - target],
-            "sum_not_reduced": sums[rank].log() + largest - target,
-            "target_not_reduced": sum(sums).log() + largest - targets[rank],
-            "max_not_added_back": right - largest,
-        }
-        if isinstance(got, Tensor) and not got.isfinite().all():
-            yield expect(False, words["loss_not_finite"], rank=rank, mistakes=["out_of_range"])
-            continue
-        yield expect_tensor(words["losses"], right, got, rank=rank, mistakes=wrong)
-    for rank, log in enumerate(world.logs):
+    right = torch.cat(shards, dim=1).logsumexp(dim=1) - sum(targets)
+    for rank, (got, log) in enumerate(zip(world.outputs, world.logs, strict=True)):
+        yield expect_tensor(words["losses"], right, got, rank=rank)
         is_small = log.payload_bytes() <= 3 * right.nbytes  # the maximum, the sum, and the target's logit of each token
         yield expect(is_small, words["numbers_per_token"], rank=rank)
 
@@ -319,26 +226,14 @@ def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 
 def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns the norm in which a replicated gradient counts once, and all-reduces one number."""
-    sharded = [sum_of_squares(one, replicated=False) for one in world.inputs]
-    replicated = sum_of_squares(world.inputs[0], replicated=True) if world.size > 1 else 0.0
-    right = math.sqrt(sum(sharded) + replicated)
+    pairs = [pair for one in world.inputs for pair in zip(one["gradients"], one["copies"], strict=True)]
+    right = math.sqrt(sum(float(gradient.double().square().sum()) / copies for gradient, copies in pairs))
     for rank, got in enumerate(world.outputs):
-        wrong = {
-            "norm_of_what_i_hold": math.sqrt(sharded[rank] + replicated),
-            "copies_counted_each": math.sqrt(sum(sharded) + world.size * replicated),
-            "copies_left_out": math.sqrt(sum(sharded)),
-        }
-        yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
+        yield expect_number(words["norm"], right, got, rank=rank)
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
             yield expect(log.payload_bytes() <= NUMBER_BYTES, words["more_than_one_number"], rank=rank)
-
-
-def sum_of_squares(inputs: dict[str, Any], replicated: bool) -> float:
-    """Over a rank's gradients of replicated parameters, of which several ranks have a copy, or over all others."""
-    pairs = zip(inputs["gradients"], inputs["copies"], strict=True)
-    return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == replicated)
 
 
 NORM_OF_ALL = Task(

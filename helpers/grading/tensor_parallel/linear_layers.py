@@ -1,69 +1,67 @@
 """Judges 07.column and 07.row: a linear layer y = x A of which each rank holds a shard of A.
 
 ColumnParallelLinear holds some columns of A and returns a part of y; RowParallelLinear holds some rows of A and returns
-the all-reduced y. nn.Linear stores A transposed, so columns of A are rows of its weight. forward_backward.py runs the
-learner's layer on live ranks; here its parameters, outputs, gradients and messages are compared with one process.
+the all-reduced y. nn.Linear stores A transposed, so columns of A are rows of its weight. A check runs the learner's
+layer on live ranks, on two batches, and compares its parameters, outputs, gradients and messages with one process.
 
-From forward_backward.py: `run_layer` runs the learner's layer, for which LAYER_VARIATIONS names the cases. A
-`ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per rank, and the messages of
-each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a ForwardBackward. A
-`LinearReference` has the output and the gradients of the full layer in one process. The functions `judge_…` that are
-imported judge what both layers must do alike. `by_case_number(rng, a, b)` is a in the first case, b in the second, and
-so on in turn; `draw_exact` draws a tensor whose sums are exact.
+From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
+rank, and the messages of each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a
+ForwardBackward. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn; `draw_exact`
+draws a tensor whose sums are exact.
 
-How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
-learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
-with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"not_cut", is the key of its hint in hints.yaml; "cut" means split there, so "cut_across" splits the weight along the
-other dimension, and "bias_cut" splits a bias that every rank must add in full. The `expect…` functions compare one
-value; their `mistakes` maps such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in
-English and Chinese.
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_layer` calls
+the learner's class, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks
+returned with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and
+memory layouts (`rng.case`), and `rng` draws the numbers. `words[…]` is a text of messages.yaml.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.comparisons import expect_tensor, is_close
-from helpers.grading.task import Judgement, RunFailure, Task
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
+from helpers.grading.run_on_ranks import is_unchanged, snapshot, storage_addresses
+from helpers.grading.task import Judgement, RankContext, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
     FORWARD,
-    LAYER_VARIATIONS,
-    NUM_BATCHES,
     ForwardBackward,
-    LinearReference,
     all_reduce,
     by_case_number,
     draw_exact,
-    draw_leading_shape,
-    draw_linear,
-    error_about,
     expect_messages,
-    has_all_gather,
-    judge_behaviour,
-    judge_gradient,
-    judge_parameter,
     judges_both_passes,
-    keys_by_passes,
     recognise_hidden_collective,
-    run_layer,
-    unreduced_key,
+    run_backward,
 )
-from helpers.records import CommEvent
+from helpers.quantities.units import format_bytes
 
 words = LAB.messages
 
+NUM_BATCHES = 2  # that one layer gets: forward of both, then backward of both
+Split = Mapping[
+    str, int | None
+]  # of "weight", "bias", "x" and "y" the dimension that the ranks split; None: each has all
+COLUMN_SPLIT: Split = {"weight": 0, "bias": 0, "x": None, "y": -1}
+ROW_SPLIT: Split = {"weight": 1, "bias": None, "x": -1, "y": None}
+# Features of x on a rank in 07.row. A common mistake is to split x once more, though each rank already gets its own
+# features. On 2 to 5 ranks that leaves 1 to 4 features, which is neither 5 nor 7, so the shapes in torch's error show
+# the mistake.
+WIDTHS_PER_RANK = (5, 7)
 
-# -- 07.column -------------------------------------------------------------------------------------------------------
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
 def make_column(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """One full layer whose output features the ranks divide; in case 1 each rank has a single one.
 
@@ -77,74 +75,6 @@ def make_column(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [layer | {"x": x, "gradient": gradient} for gradient in gradients]
 
 
-@judges_both_passes("layer(x)")
-def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
-    """No message in forward; in backward one all-reduce of the gradient of x for each batch."""
-    inputs = run.inputs[0]
-    gradient = torch.cat([one["gradient"] for one in run.inputs], dim=-1)
-    reference = LinearReference(inputs["x"], inputs["weight"], inputs["bias"], gradient)
-    for rank in range(run.size):
-        yield from judge_column_rank(run, rank, reference)
-    keys = keys_by_passes(run, BACKWARD)
-    num_tensors = 2 if inputs["bias"] is None else 3  # x, the weight and the bias
-
-    def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
-        return ["gathers_the_output"] if has_all_gather(events) else keys
-
-    def mistakes_of_backward(events: Sequence[CommEvent]) -> list[str]:
-        return ["gradients_reduced"] if len(events) == NUM_BATCHES * num_tensors else keys
-
-    right = [all_reduce(inputs["x"][0].nbytes)] * NUM_BATCHES
-    yield from expect_messages(run, "column", FORWARD, [], mistakes_of=mistakes_of_forward)
-    yield from expect_messages(run, "column", BACKWARD, right, mistakes_of=mistakes_of_backward)
-
-
-def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
-    """The parameters, output and gradients of one rank."""
-    inputs, got, size = run.inputs[rank], run.outputs[rank], run.size
-    parts = reference.y.chunk(size, dim=-1)  # the right output of each rank
-    bias = 0 if inputs["bias"] is None else inputs["bias"].chunk(size)[rank]
-    for name in ("weight", "bias"):
-        if inputs[name] is not None:
-            yield from judge_parameter(run, rank, name, inputs[name], 0)
-    wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
-    wrong |= {"gathers_the_output": reference.y} if has_all_gather(run.events[rank][FORWARD]) else {}
-    yield expect_tensor(words["output.column"], parts[rank], got["y"], rank=rank, mistakes=wrong)
-    yield from judge_behaviour(run, rank, parts[rank])
-    of_x = reference.gradients["x"]
-    local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]  # this rank's partial sum of the gradient of x
-    wrong = {unreduced_key(run, rank, BACKWARD): local, "averaged": of_x / size}
-    wrong |= {"nothing_passed_back": None} if is_close(parts[rank], got["y"]) else {}
-    yield expect_tensor(words["gradient.column.x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
-    for name in got["gradients"].keys() & reference.gradients.keys():  # "weight", and "bias" if the layer has one
-        shards = reference.gradients[name].chunk(size)
-        wrong = {"gradients_reduced": [sum(shards), sum(shards) / size]}
-        yield judge_gradient(run, rank, "column", name, shards[rank], parts[rank], wrong)
-
-
-def recognise_column(failure: RunFailure) -> list[str]:
-    """The hints that fit torch's error about a product or a bias, or a hidden collective."""
-    known = {"dtype": ["other_dtype"], "product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
-    return recognise_hidden_collective(failure) + known[error_about(failure.text)]
-
-
-COLUMN = Task(
-    key="07.column",
-    signature="ColumnParallelLinear(linear)",
-    make_inputs=make_column,
-    variations=LAYER_VARIATIONS,
-    run_submission=run_layer,
-    judge=judge_column,
-    recognise_failure=recognise_column,
-)
-
-# -- 07.row ----------------------------------------------------------------------------------------------------------
-# Features of x on a rank. A common mistake is to split x once more, though each rank already gets its own features.
-# On 2 to 5 ranks that leaves 1 to 4 features, which is neither 5 nor 7, so the shapes in torch's error show the
-# mistake.
-WIDTHS_PER_RANK = (5, 7)
-
-
 def make_row(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each rank gets other features of x and the same gradient of y; in case 2 the layer has a single output."""
     width, out_features = rng.one_of(*WIDTHS_PER_RANK), by_case_number(rng, 3, 4, 1, rng.integer(2, 4))
@@ -153,85 +83,187 @@ def make_row(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [layer | {"x": draw_exact(rng, *leading, width), "gradient": gradient} for _ in range(world_size)]
 
 
+def draw_linear(rng: CaseGenerator, in_features: int, out_features: int) -> dict[str, Any]:
+    """The parameters of a full layer, the same on every rank; every other case has no bias."""
+    weight, bias = draw_exact(rng, out_features, in_features).contiguous(), draw_exact(rng, out_features).contiguous()
+    return {"weight": weight, "bias": by_case_number(rng, bias, None)}
+
+
+def draw_leading_shape(rng: CaseGenerator) -> list[int]:
+    """The dimensions of x before the last one: the batches, then one to three dimensions with 6 or 8 rows together."""
+    return [NUM_BATCHES, *by_case_number(rng, [2, 3], [6], [8], [2, 1, 4])]
+
+
+# -- on a rank -------------------------------------------------------------------------------------------------------
+def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs the learner's class, `submitted`, and returns everything that the judge looks at.
+
+    It makes a parallel layer of a full nn.Linear, sends two batches forward and then both back, and doubles the
+    parameters in place, as an optimizer step might change them. At the end it deletes its nn.Linear, to see whether the
+    layer keeps that alive. At each `yield` another case may take its turn on the ranks.
+    """
+    linear = linear_from(inputs)
+    before, memory_of_linear = snapshot(linear), storage_addresses(linear)
+    layer = submitted(linear)
+    shares_memory = any(storage_addresses(parameter) & memory_of_linear for parameter in parameters_of(layer).values())
+    yield
+    batches = [x.detach().requires_grad_() for x in inputs["x"].unbind()]
+    outputs = [layer(x) for x in batches]
+    context.mark(FORWARD)
+    yield
+    returned_instead = run_backward(context, outputs, [one.clone() for one in inputs["gradient"].unbind()])
+    parameters = parameters_of(layer)
+    result = {
+        "returned_instead": returned_instead,
+        "parameters": {name: parameter.detach().clone() for name, parameter in parameters.items()},
+        "gradients": {name: parameter.grad for name, parameter in parameters.items()},
+        "stored_bytes": {name: parameter.untyped_storage().nbytes() for name, parameter in parameters.items()},
+        "shares_memory": shares_memory,
+    }
+    result["stepped"] = output_after_doubling(layer, parameters, batches[0])
+    result["layer_changed"] = not is_unchanged(before, linear)
+    full_weight = weakref.ref(linear.weight)
+    del linear, before
+    if full_weight() is not None:
+        gc.collect()  # a cycle of references may keep it alive, which is no mistake
+    result |= {"y": stacked(outputs), "x_gradient": stacked([x.grad for x in batches])}
+    # The gradient that x gets from a use outside the layer; a hook that the layer has left on x would change it.
+    batches[0].grad = None
+    batches[0].sum().backward()
+    return result | {"outside": batches[0].grad, "layer_kept_alive": full_weight() is not None}
+
+
+@torch.no_grad()
+def output_after_doubling(layer: Any, parameters: Mapping[str, nn.Parameter], x: Tensor) -> Any:
+    """Doubles the parameters in place and runs the layer once more."""
+    for parameter in parameters.values():
+        parameter.mul_(2)
+    return layer(x.detach())
+
+
+def stacked(values: list[Any]) -> Any:
+    """One tensor, if all values are tensors of one shape; else the first value that is no tensor, or the first one."""
+    if all(isinstance(one, Tensor) for one in values) and len({one.shape for one in values}) == 1:
+        return torch.stack(values)
+    return next((one for one in values if not isinstance(one, Tensor)), values[0])
+
+
+def linear_from(inputs: Mapping[str, Any]) -> nn.Linear:
+    """The full layer, which the learner's class gets."""
+    out_features, in_features = inputs["weight"].shape
+    linear = nn.Linear(in_features, out_features, bias=inputs["bias"] is not None, dtype=inputs["weight"].dtype)
+    linear.load_state_dict({name: inputs[name] for name in ("weight", "bias") if inputs[name] is not None})
+    return linear
+
+
+def parameters_of(layer: Any) -> dict[str, nn.Parameter]:
+    """The layer's parameters "weight" and "bias", which may also be those of a layer inside it."""
+    named = layer.named_parameters() if isinstance(layer, nn.Module) else []
+    return {name.rpartition(".")[2]: parameter for name, parameter in named}
+
+
+# -- the judge -------------------------------------------------------------------------------------------------------
+class LinearReference:
+    """The output y and all gradients of the full layer in one process.
+
+    gradient: that of y. gradients: those of "x", "weight" and, if there is one, "bias".
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor):
+        leaves = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in leaves.items()}
+        y = F.linear(leaves["x"], leaves["weight"], leaves.get("bias"))
+        y.backward(gradient)
+        self.y, self.gradients = y.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+@judges_both_passes("layer(x)")
+def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
+    """No message in forward; in backward one all-reduce of the gradient of x for each batch."""
+    yield from judge_ranks(run, "column", COLUMN_SPLIT)
+    right = [all_reduce(run.inputs[0]["x"][0].nbytes)] * NUM_BATCHES
+    yield from expect_messages(run, "column", FORWARD, [], gather="gathers_the_output")
+    yield from expect_messages(run, "column", BACKWARD, right)
+
+
 @judges_both_passes("layer(x)")
 def judge_row(run: ForwardBackward) -> Iterator[Judgement]:
     """In forward one all-reduce of the output for each batch; no message in backward."""
+    yield from judge_ranks(run, "row", ROW_SPLIT)
+    right = [all_reduce(run.inputs[0]["gradient"][0].nbytes)] * NUM_BATCHES  # y has the shape of its gradient
+    yield from expect_messages(run, "row", FORWARD, right, gather="gathers_the_input")
+    yield from expect_messages(run, "row", BACKWARD, [])
+
+
+def judge_ranks(run: ForwardBackward, task: str, split: Split) -> Iterator[Judgement]:
+    """The parameters, output and gradients of every rank. task: "column" or "row"."""
     inputs = run.inputs[0]
-    x = torch.cat([one["x"] for one in run.inputs], dim=-1)
-    reference = LinearReference(x, inputs["weight"], inputs["bias"], inputs["gradient"])
-    for rank in range(run.size):
-        yield from judge_row_rank(run, rank, reference)
-
-    keys = keys_by_passes(run, FORWARD)
-
-    def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
-        return ["gathers_the_input"] if has_all_gather(events) else keys
-
-    def mistakes_of_backward(events: Sequence[CommEvent]) -> list[str]:
-        """By the number of messages: one for each batch, or one for each parameter, of one batch or of both."""
-        num_parameters = 1 if inputs["bias"] is None else 2
-        for_parameters = len(events) in (num_parameters, NUM_BATCHES * num_parameters)
-        return ["gradients_reduced"] if for_parameters and len(events) != NUM_BATCHES else keys
-
-    right = [all_reduce(reference.y[0].nbytes)] * NUM_BATCHES
-    yield from expect_messages(run, "row", FORWARD, right, mistakes_of=mistakes_of_forward)
-    yield from expect_messages(run, "row", BACKWARD, [], mistakes_of=mistakes_of_backward)
+    x, gradient = (
+        inputs[name] if dim is None else torch.cat([one[name] for one in run.inputs], dim)
+        for name, dim in {"x": split["x"], "gradient": split["y"]}.items()
+    )
+    reference = LinearReference(x, inputs["weight"], inputs["bias"], gradient)
+    for rank, got in enumerate(run.outputs):
+        y = shard_of(reference.y, split["y"], rank, run.size)
+        right = {name: shard_of(one, split[name], rank, run.size) for name, one in reference.gradients.items()}
+        for name in ("weight", "bias"):
+            if inputs[name] is not None:
+                yield from judge_parameter(run, rank, name, split[name])
+        yield expect_tensor(words[f"output.{task}"], y, got["y"], rank=rank)
+        yield from judge_behaviour(run, rank, y)
+        yield expect_tensor(words[f"gradient.{task}.x"], right["x"], got["x_gradient"], rank=rank)
+        for name in right.keys() & got["gradients"].keys():  # "weight", and "bias" if the layer has one
+            yield expect_tensor(words[f"gradient.{task}.{name}"], right[name], got["gradients"][name], rank=rank)
 
 
-def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
-    """The parameters, output and gradients of one rank."""
-    inputs, got, size = run.inputs[rank], run.outputs[rank], run.size
-    bias = inputs["bias"]
-    yield from judge_parameter(run, rank, "weight", inputs["weight"], 1)
-    if bias is not None:
-        # Where a rank has no bias, it is on rank 0 alone, or is no parameter if rank 0 has none either.
-        missing = "bias_on_one_rank" if rank else "not_parameters"
-        yield from judge_parameter(run, rank, "bias", bias, None, {"bias_shared_out": bias / size, missing: None})
-    yield judge_row_output(run, rank, reference)
-    yield from judge_behaviour(run, rank, reference.y)
-    of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
-    mistakes = {"backward_reduced": of_x * size, "averaged": of_x / size}
-    mistakes |= {"nothing_passed_back": None} if is_close(reference.y, got["y"]) else {}
-    yield expect_tensor(words["gradient.row.x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
-    yield from judge_row_gradients(run, rank, reference)
+def shard_of(full: Tensor, dim: int | None, rank: int, size: int) -> Tensor:
+    """The rank's shard of a tensor that so many ranks split along `dim`; all of it for None."""
+    return full if dim is None else full.chunk(size, dim)[rank]
 
 
-def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
-    """The gradients of the weight's shard and of the bias, of which every rank has all."""
-    got, size, y = run.outputs[rank]["gradients"], run.size, reference.y
-    of_weight, of_bias = reference.gradients["weight"].chunk(size, dim=1)[rank], reference.gradients.get("bias")
-    if "weight" in got:
-        yield judge_gradient(
-            run,
-            rank,
-            "row",
-            "weight",
-            of_weight,
-            y,
-            {"backward_reduced": of_weight * size, "averaged": of_weight / size},
-        )
-    if of_bias is not None and "bias" in got:
-        wrong = {
-            "bias_shared_out": of_bias / size,
-            "bias_on_one_rank": [None, of_bias * 0] if rank else [],  # rank 0 has the bias, so its gradient is right
-            "gradients_reduced": of_bias * size,
-        }
-        yield judge_gradient(run, rank, "row", "bias", of_bias, y, wrong)
+def judge_parameter(run: ForwardBackward, rank: int, name: str, dim: int | None) -> Iterator[Judgement]:
+    """The parameter has the values of this rank's shard along `dim`, and no more memory than the shard needs."""
+    right, got = shard_of(run.inputs[rank][name], dim, rank, run.size), run.outputs[rank]
+    count, stored = right.shape[dim or 0], got["stored_bytes"].get(name, 0)
+    what = words["shard.all" if dim is None else f"shard.{dim}"].format(name, count, rank * count)
+    # The hint is named here, since what is not a parameter of this name may be anything under any name.
+    mistakes = {} if any(name in one["parameters"] for one in run.outputs) else {"not_parameters": None}
+    yield expect_tensor(what, right, got["parameters"].get(name), rank=rank, mistakes=mistakes)
+    message = words["bytes_in_memory"].format(name, format_bytes(stored), format_bytes(right.nbytes))
+    yield expect(stored <= right.nbytes, message, rank=rank)
 
 
-def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference) -> Judgement:
-    """The output, the same on every rank."""
-    inputs, size, y = run.inputs[rank], run.size, reference.y
-    bias = 0 if inputs["bias"] is None else inputs["bias"]
-    partial_sum = inputs["x"] @ inputs["weight"].chunk(size, dim=1)[rank].T
-    is_right_elsewhere = any(is_close(y, one["y"]) for one in run.outputs)  # then some rank has added its bias
-    wrong = {
-        "bias_on_every_rank": y + (size - 1) * bias,
-        unreduced_key(run, rank, FORWARD): [partial_sum, partial_sum + bias, partial_sum + bias / size],
-        "bias_on_one_rank" if is_right_elsewhere else "bias_forgotten": y - bias,
-        "averaged": [y / size, (y - bias) / size + bias],
-    }
-    return expect_tensor(words["output.row"], y, run.outputs[rank]["y"], rank=rank, mistakes=wrong)
+def judge_behaviour(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
+    """What both layers must do alike, on one rank. y: the right output of both batches."""
+    got, inputs = run.outputs[rank], run.inputs[rank]
+    has_bias = inputs["bias"] is not None
+    yield expect(has_bias or "bias" not in got["parameters"], words["bias_is_a_parameter"], rank=rank)
+    # The shard is a copy, even with one rank, and the full nn.Linear stays as it was and can be freed.
+    for name in ("shares_memory", "layer_changed", "layer_kept_alive"):
+        yield expect(not got[name], words[name], rank=rank)
+    # A use of x outside the layer, x.sum(), gets a gradient of ones, so the layer must have put no hook on x.
+    ones = torch.ones_like(inputs["x"][0])
+    yield expect_tensor(words["gradient_beside_layer"], ones, got["outside"], rank=rank)
+    # The layer computes with its current parameters, so its output doubles when they do, if it was right before.
+    if is_close(y, got["y"]) and "weight" in got["parameters"]:
+        yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank)
+
+
+# -- mistakes that show as a failure ---------------------------------------------------------------------------------
+def error_about(text: str) -> str:
+    """What torch's error is about: "dtype", "product" (shapes of x and the weight), "bias", or "" for another text."""
+    if "have the same dtype" in text:
+        return "dtype"
+    if "mat1 and mat2 shapes cannot be multiplied" in text or "size mismatch" in text:
+        return "product"
+    bias_errors = ("The expanded size of the tensor", "The size of tensor a")  # how torch's errors about adding begin
+    return "bias" if any(part in text for part in bias_errors) else ""
+
+
+def recognise_column(failure: RunFailure) -> list[str]:
+    """The hints that fit torch's error about a product or a bias, or a hidden collective."""
+    known = {"dtype": ["other_dtype"], "product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
+    return recognise_hidden_collective(failure) + known[error_about(failure.text)]
 
 
 def recognise_row(failure: RunFailure) -> list[str]:
@@ -245,9 +277,21 @@ def recognise_row(failure: RunFailure) -> list[str]:
     return recognise_hidden_collective(failure) + known
 
 
+COLUMN = Task(
+    key="07.column",
+    signature="ColumnParallelLinear(linear)",
+    make_inputs=make_column,
+    # There are at least four cases, since `by_case_number` takes turns of up to four.
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=4),
+    run_submission=run_layer,
+    judge=judge_column,
+    recognise_failure=recognise_column,
+)
+
 ROW = dataclasses.replace(
     COLUMN,
     key="07.row",
+    hints={},  # not those of the task that is replaced, but its own
     signature="RowParallelLinear(linear)",
     make_inputs=make_row,
     judge=judge_row,

@@ -14,9 +14,7 @@ messages of one pass.
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"averaged", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+(`rng.case`), and `rng` draws the numbers. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Any
 import torch
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.task import Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
@@ -40,14 +38,10 @@ from helpers.grading.tensor_parallel.forward_backward import (
     by_case_number,
     draw_exact,
     expect_messages,
-    has_all_gather,
     judges_both_passes,
-    keys_by_passes,
     recognise_hidden_collective,
     run_backward,
-    unreduced_key,
 )
-from helpers.records import CommEvent
 
 words = LAB.messages
 
@@ -96,77 +90,37 @@ def passed_back(got: dict[str, Any], gradient: torch.Tensor) -> Any:
     return got["x_gradient"] - gradient if isinstance(got["x_gradient"], torch.Tensor) else got["x_gradient"]
 
 
-def judge_neighbours(got: dict[str, Any], rank: int, x: torch.Tensor, gradient: torch.Tensor) -> Iterator[Judgement]:
-    """The call leaves x as it was, and backward the incoming gradient, which r gets as well."""
-    wrong = {"gradient_changed": got["r_gradient"]}
-    yield expect_tensor(words["gradient_through_r"], gradient, got["r_gradient"], rank=rank, mistakes=wrong)
-    yield expect_tensor(words["x_after"], x, got["x"], rank=rank, mistakes={"x_changed": got["x"]})
-
-
 @judges_both_passes(F_NAME)
 def judge_f(run: ForwardBackward) -> Iterator[Judgement]:
     """Every rank gets x, and backward returns the sum of all ranks' gradients."""
-    x, gradients = run.inputs[0]["x"], [one["gradient"] for one in run.inputs]
-    total, does_g = sum(gradients), []  # does_g: for each rank, whether the answer does what g does, in place of f
-    for rank, (gradient, got) in enumerate(zip(gradients, run.outputs, strict=True)):
-        back = passed_back(got, gradient)
-        wrong = {"forward_reduced": run.size * x}
-        wrong_back = {unreduced_key(run, rank, BACKWARD): gradient, "averaged": total / run.size}
-        # A hook on x also adds up what comes back through the term `+ x`.
-        wrong_back |= {"nothing_passed_back": 0 * gradient}
-        if is_close(gradient, got["r_gradient"]):  # a changed gradient has the same effect as a hook
-            wrong_back |= {"hook_on_x": 2 * total - gradient}
-        does_g.append(is_close(run.size * x, got["y"]) and is_close(gradient, back))
-        if does_g[-1]:  # both values are those of the other operator
-            wrong, wrong_back = ({"operators_swapped": value} for value in (run.size * x, gradient))
-        yield expect_tensor(words["output.f"], x, got["y"], rank=rank, mistakes=wrong)
-        yield expect_tensor(words["passed_back.f"], total, back, rank=rank, mistakes=wrong_back)
-        yield from judge_neighbours(got, rank, x, gradient)
-    yield from judge_messages(run, "f", BACKWARD, all_reduce(x.nbytes), all(does_g))
+    total = sum(one["gradient"] for one in run.inputs)
+    right = [(one["x"], total) for one in run.inputs]
+    yield from judge_operator(run, "f", right, BACKWARD)
 
 
 @judges_both_passes(G_NAME)
 def judge_g(run: ForwardBackward) -> Iterator[Judgement]:
     """Every rank gets the sum of all ranks' x, and backward returns the incoming gradient."""
-    parts, gradients = ([one[name] for one in run.inputs] for name in ("x", "gradient"))
-    total, total_back, does_f = sum(parts), sum(gradients), []  # does_f: for each rank, whether it does what f does
-    for rank, (x, gradient, got) in enumerate(zip(parts, gradients, run.outputs, strict=True)):
-        back = passed_back(got, gradient)
-        wrong = {unreduced_key(run, rank, FORWARD): x, "averaged": total / run.size}
-        wrong_back = {"backward_reduced": total_back, "averaged": [gradient / run.size, total_back / run.size]}
-        wrong_back |= {"nothing_passed_back": 0 * gradient}
-        does_f.append(is_close(x, got["y"]) and is_close(total_back, back))
-        if does_f[-1]:  # both values are those of the other operator
-            wrong, wrong_back = ({"operators_swapped": value} for value in (x, total_back))
-        yield judge_sum(run, rank, total, wrong)
-        yield expect_tensor(words["passed_back.g"], gradient, back, rank=rank, mistakes=wrong_back)
-        yield from judge_neighbours(got, rank, x, gradient)
-    yield from judge_messages(run, "g", FORWARD, all_reduce(total.nbytes), all(does_f))
+    total = sum(one["x"] for one in run.inputs)
+    right = [(total, one["gradient"]) for one in run.inputs]
+    yield from judge_operator(run, "g", right, FORWARD)
 
 
-def judge_messages(
-    run: ForwardBackward, task: str, right_pass: str, message: str, does_other: bool
+def judge_operator(
+    run: ForwardBackward, task: str, right: Sequence[tuple[torch.Tensor, torch.Tensor]], pass_with_message: str
 ) -> Iterator[Judgement]:
-    """One message in the right pass, none in the other. task, does_other: see `expect_messages`, `keys_by_passes`."""
-    keys = keys_by_passes(run, right_pass, does_other)
+    """Compares what every rank has. right: for each rank its output, and the gradient that backward returns.
 
-    def mistakes_of(events: Sequence[CommEvent]) -> list[str]:
-        return ["gathers_the_parts"] if has_all_gather(events) else keys
-
-    for name in PASSES:
-        allowed = [message] if name == right_pass else []
-        yield from expect_messages(run, task, name, allowed, mistakes_of=mistakes_of)
-
-
-def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Judgement:
-    """The output of g is the sum of the ranks' x, and not these concatenated or stacked.
-
-    wrong: what other mistakes give, by the key of the hint.
+    task: "f" or "g". The call leaves x as it was, and backward the incoming gradient, which r gets as well.
     """
-    parts = [one["x"] for one in run.inputs]
-    gathered = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
-    known = wrong | {"gathers_the_parts": gathered}
-    return expect_tensor(words["output.g"], total, run.outputs[rank]["y"], rank=rank, mistakes=known)
+    for rank, (one, got, (output, back)) in enumerate(zip(run.inputs, run.outputs, right, strict=True)):
+        yield expect_tensor(words[f"output.{task}"], output, got["y"], rank=rank)
+        yield expect_tensor(words[f"passed_back.{task}"], back, passed_back(got, one["gradient"]), rank=rank)
+        yield expect_tensor(words["gradient_through_r"], one["gradient"], got["r_gradient"], rank=rank)
+        yield expect_tensor(words["x_after"], one["x"], got["x"], rank=rank)
+    for name in PASSES:
+        allowed = [all_reduce(run.inputs[0]["x"].nbytes)] if name == pass_with_message else []
+        yield from expect_messages(run, task, name, allowed, gather="gathers_the_parts")
 
 
 IDENTITY_ALL_REDUCE = Task(
@@ -183,6 +137,7 @@ IDENTITY_ALL_REDUCE = Task(
 ALL_REDUCE_IDENTITY = dataclasses.replace(
     IDENTITY_ALL_REDUCE,
     key=f"07.{G_NAME}",
+    hints={},  # not those of the task that is replaced, but its own
     signature=f"{G_NAME}(x)",
     make_inputs=make_g,
     judge=judge_g,

@@ -2,8 +2,7 @@
 
 A check draws logits and targets of four kinds, runs forward and backward on live ranks, and compares the loss, the
 gradient and the messages with torch's cross_entropy in one process. From the other ranks a token needs three numbers:
-the largest logit, the sum of exp, and the logit of its target. To *mask* a target means to use 0 in place of its logit
-on the ranks that do not have it.
+the largest logit, the sum of exp, and the logit of its target.
 
 From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
 rank, and the messages of each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a
@@ -14,14 +13,13 @@ descriptions.
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"padding_counted", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes`
-maps such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+(`rng.case`), and `rng` draws the numbers. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,14 +36,11 @@ from helpers.grading.tensor_parallel.forward_backward import (
     ForwardBackward,
     all_reduce,
     by_case_number,
-    describe,
     expect_messages,
-    has_all_gather,
     judges_both_passes,
     recognise_hidden_collective,
     run_backward,
 )
-from helpers.records import CommEvent
 
 words = LAB.messages
 
@@ -103,226 +98,68 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
     return {"returned_instead": returned_instead, "loss": loss, "logits_gradient": logits.grad}
 
 
-# -- one process, and what known mistakes give -----------------------------------------------------------------------
+# -- the judge -------------------------------------------------------------------------------------------------------
 class CrossEntropyReference:
-    """Loss and gradients of one process, and what each known mistake gives instead.
+    """Loss and gradients of one process.
 
-    shards, gradients, maxima: for each rank its logits (tokens, entries), their right gradient, and the largest logit
-    of each token among them. largest: the largest logit of each token on any rank. counted: for each token whether it
-    counts, which padding does not. factor: by which the loss is multiplied. size: the number of ranks.
+    gradients: for each rank the right gradient of its logits. counted: for each token whether it counts, which padding
+    does not. width: the number of vocabulary entries of a rank. factor: by which the loss is multiplied.
     """
 
     def __init__(self, run: ForwardBackward):
-        self.shards = [one["logits"] for one in run.inputs]
-        self.targets, self.factor, self.size = run.inputs[0]["targets"], run.inputs[0]["factor"], run.size
-        self.width, self.counted = self.shards[0].shape[1], self.targets != PADDING
-        logits = torch.cat(self.shards, dim=1).requires_grad_()
-        loss = F.cross_entropy(logits, self.targets, ignore_index=PADDING)
+        self.targets, self.factor = run.inputs[0]["targets"], run.inputs[0]["factor"]
+        self.width, self.counted = run.inputs[0]["logits"].shape[1], self.targets != PADDING
+        self.logits = torch.cat([one["logits"] for one in run.inputs], dim=1).requires_grad_()
+        loss = F.cross_entropy(self.logits, self.targets, ignore_index=PADDING)
         (self.factor * loss).backward()
-        self.loss, self.gradients = loss.detach(), logits.grad.chunk(run.size, dim=1)
-        self.maxima = [shard.amax(dim=1) for shard in self.shards]
-        self.largest = torch.stack(self.maxima).amax(dim=0)
+        self.loss, self.gradients = loss.detach(), self.logits.grad.chunk(run.size, dim=1)
 
-    def local_targets(self, rank: int) -> tuple[Tensor, Tensor]:
-        """For each token whether this rank has its target, and in which column; if not, the column nearest to it."""
-        column = self.targets - rank * self.width
-        return (column >= 0) & (column < self.width), column.clamp(0, self.width - 1)
-
-    def logits_at(self, rank: int, maximum: Tensor, column: Tensor) -> Tensor:
-        """The rank's logit in this column of each token, less `maximum`."""
-        return self.shards[rank].gather(1, column[:, None])[:, 0] - maximum
-
-    def sums(self, rank: int, maximum: Tensor) -> Tensor:
-        """For each token the sum of exp(logit - maximum) over the rank's logits."""
-        return (self.shards[rank] - maximum[:, None]).exp().sum(dim=1)
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """The mean over the tokens that count."""
-        return losses[self.counted].mean()
-
-    def sums_and_targets(self, maxima: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """For each rank the sum of exp of each token, and the logit of its target, or 0 if another rank has that.
-
-        From its logits each rank subtracts its entry of the argument `maxima`, which has a maximum for each token.
-        """
-        sums = [self.sums(rank, maximum) for rank, maximum in enumerate(maxima)]
-        targets = []
-        for rank, maximum in enumerate(maxima):
-            is_local, column = self.local_targets(rank)
-            targets.append(torch.where(is_local, self.logits_at(rank, maximum, column), 0.0))
-        return sums, targets
-
-    def wrong_borders(self, rank: int) -> list[Tensor]:
-        """For each token whether a rank has it that takes one entry too many, or too few, at an end of its shard."""
-        column = self.targets - rank * self.width
-        ends = (0, self.width + 1), (-1, self.width), (1, self.width), (0, self.width - 1)
-        return [(column >= first) & (column < end) for first, end in ends]
-
-    def wrong_losses(self, rank: int) -> dict[str, Any]:
-        """The loss that each mistake gives on this rank; a mistake that is made in several ways has a list."""
-        sums, targets = self.sums_and_targets([self.largest] * self.size)
-        local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
-        total, target = sum(sums), sum(targets)  # what the all-reduces of a right answer give
-        # Without a mask every rank adds some logit: of the column nearest to the target, or of the target modulo width.
-        nearest = [self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size)]
-        modulo = [self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size)]
-        # With a wrong border a rank takes one target too many or too few.
-        masks = [torch.stack(one) for one in zip(*map(self.wrong_borders, range(self.size)), strict=True)]
-        all_tokens = total.log() - target  # the loss of each token, with those of padding
-        is_local = self.local_targets(rank)[0]
-        return {
-            "max_not_reduced": [  # each rank subtracts its own maximum, also from the target's logit or from exp alone
-                self.mean(sum(local_sums).log() - sum(local_targets)),
-                self.mean(sum(local_sums).log() + self.maxima[rank] - (target + self.largest)),
-            ],
-            "sum_not_reduced": [  # with the largest logit of all ranks subtracted, or with the rank's own
-                self.mean(sums[rank].log() - target),
-                self.mean(local_sums[rank].log() + self.maxima[rank] - (target + self.largest)),
-            ],
-            "target_not_reduced": [self.mean(total.log() - targets[rank])],
-            "max_on_one_side": [self.mean(all_tokens - self.largest), self.mean(all_tokens + self.largest)],
-            # In both sum and divisor, or in the sum.
-            "own_targets_only": [(all_tokens * is_local).sum() / mask.sum() for mask in (is_local, self.counted)],
-            "border_of_shards": [
-                self.mean(total.log() - torch.where(mask, torch.stack(nearest), 0.0).sum(dim=0)) for mask in masks
-            ],
-            "target_not_masked": [self.mean(total.log() - sum(logits)) for logits in (nearest, modulo)],
-            "padding_counted": [  # in the divisor, in both sum and divisor, in the sum
-                self.loss * self.counted.double().mean(),
-                all_tokens.mean(),
-                all_tokens.sum() / self.counted.sum(),
-            ],
-            "not_divided": all_tokens[self.counted].sum(),
-            "loss_reduced": self.loss * self.size,
-            "averaged": self.loss / self.size,
-        }
-
-    def wrong_gradients(self, rank: int) -> dict[str, Any]:
-        """The gradient of this rank's logits that each mistake gives.
-
-        The right one is scale * (softmax - 1 at the target), and 0 for padding.
-        """
-        right, (is_local, column) = self.gradients[rank], self.local_targets(rank)
-        # scale: the gradient that each token's loss gets. counted_share: of all tokens, those that count.
-        scale, counted_share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
-        own_share = int(self.counted.sum()) / max(1, int(is_local.sum()))  # tokens that count, per target on this rank
-        total = sum(self.sums(r, self.largest) for r in range(self.size))
-        softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
-        of_softmax, rows = scale * softmax * self.counted[:, None], torch.arange(len(right))
-
-        def subtracted(mask: Tensor, at: Tensor) -> Tensor:
-            """The gradient if 1 is subtracted, for the tokens in `mask`, in the columns `at`."""
-            gradient = of_softmax.clone()
-            gradient[rows, at] -= scale * mask.to(right.dtype)
-            return gradient
-
-        padding = right + scale * softmax * ~self.counted[:, None]  # tokens of padding get a gradient as well
-        # "max_follows_gradient": the subtracted maximum is not detached, so a gradient flows through it. It cancels
-        # only in the sum over all ranks. With one entry per shard it cancels all of that entry's gradient.
-        through_max = right.clone()
-        from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
-        through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
-        zeros = [torch.zeros_like(right)] if self.width == 1 else []
-        return {
-            "backward_reduced": right * self.size,
-            "incoming_gradient_forgotten": right / self.factor,
-            "max_follows_gradient": [through_max, *zeros],
-            "border_of_shards": [subtracted(mask, column) for mask in self.wrong_borders(rank)],
-            "half_of_gradient": [of_softmax, right - of_softmax],
-            # Also for targets on other ranks, at the nearest of the rank's columns, or at the target modulo width.
-            "target_not_masked": [subtracted(self.counted, at) for at in (column, self.targets % self.width)],
-            "averaged": right / self.size,
-            "own_targets_only": [right * is_local[:, None] * share for share in (own_share, 1)],
-            # In the divisor, in both sum and divisor, in the sum.
-            "padding_counted": [right * counted_share, padding * counted_share, padding],
-        }
+    @property
+    def is_far(self) -> bool:
+        """Whether the logits are so large that exp overflows."""
+        return bool(self.logits.abs().max() > min(FAR.values()) / 2)
 
 
-# -- the judge -------------------------------------------------------------------------------------------------------
 @judges_both_passes("the loss")
 def judge(run: ForwardBackward) -> Iterator[Judgement]:
-    """In forward a maximum and then two sums, which may be one message; no message in backward.
-
-    Where losses are wrong, the hints that explain them also count as explanations of wrong messages.
-    """
+    """In forward a maximum and then two sums, which may be one message; no message in backward."""
     reference = CrossEntropyReference(run)
+    for rank, got in enumerate(run.outputs):
+        yield judge_loss(reference, got["loss"], rank)
+        if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
+            yield judge_gradient(reference, got["logits_gradient"], rank)
     num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
     maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
     allowed = [maximum, one_sum, one_sum], [maximum, both_sums]
-    forward = [list(map(describe, events[FORWARD])) for events in run.events]
-    pairs = enumerate(zip(run.outputs, forward, strict=True))
-    losses = [judge_loss(reference, got["loss"], rank, messages in allowed) for rank, (got, messages) in pairs]
-    yield from losses
-    for rank, got in enumerate(run.outputs):
-        if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
-            yield judge_gradient(reference, got["logits_gradient"], rank)
-    keys = {key for loss in losses for key in loss.mistakes}  # hints that explain the losses
-    is_right = all(loss.ok for loss in losses)
-    in_backward = "backward_reduced"
-    if forward[0][1:] in ([one_sum] * 2, [both_sums]) and "(MAX)" not in forward[0][0]:
-        keys.add("other_than_max")
-    if forward[0] == [maximum] and run.events[0][BACKWARD]:
-        keys.add(in_backward := "operators_swapped")
-
-    def known_in_forward(events: Sequence[CommEvent]) -> set[str]:
-        return keys or set(mistakes_of_forward(events, num_bytes) if is_right else [])
-
-    yield from expect_messages(run, "loss", FORWARD, *allowed, mistakes_of=known_in_forward)
-    yield from expect_messages(run, "loss", BACKWARD, [], mistakes_of=lambda events: [in_backward])
+    yield from expect_messages(run, "loss", FORWARD, *allowed, gather="gathers_the_logits")
+    yield from expect_messages(run, "loss", BACKWARD, [])
+    for rank, events in enumerate(run.events):
+        others = sorted({event.reduce_op for event in events[FORWARD] if event.reduce_op} - {"MAX", "SUM"})
+        # The hint is named here, since with MIN outputs and bytes are right, and nothing but the operation is wrong.
+        yield expect(not others, words["other_operations"].format(others), rank=rank, mistakes=["other_than_max"])
 
 
-UNREDUCED = ("max_not_reduced", "sum_not_reduced", "target_not_reduced")  # something is this rank's own
-
-
-def judge_loss(reference: CrossEntropyReference, got: Any, rank: int, has_right_messages: bool) -> Judgement:
+def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
     """Compares a rank's loss. With logits that are far from 0, NaN or infinity shows that exp has overflowed.
 
-    has_right_messages: then what looks as if it had not been reduced was reduced, and the sum was not used.
+    The hint about that is named here, because whatever was subtracted from the logits leads to it.
     """
     what = words["loss"].format(int(reference.counted.sum()), len(reference.targets), reference.width)
-    if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
-        is_far = reference.largest.abs().max() > min(FAR.values()) / 2
-        known = ["out_of_range"] if is_far else []
-        if not reference.local_targets(rank)[0].any():  # then the mean over them is NaN
-            known.append("own_targets_only")
-        return expect(
-            False, words["loss_is"].format(what, got.item(), reference.loss.item()), rank=rank, mistakes=known
-        )
-    wrong = {} if is_close(reference.loss, got) else reference.wrong_losses(rank)
-    if wrong and has_right_messages:
-        wrong["sum_not_used"] = [wrong.pop(key) for key in UNREDUCED]
-    return expect_tensor(what, reference.loss, got, rank=rank, mistakes=wrong)
+    judgement = expect_tensor(what, reference.loss, got, rank=rank)
+    has_overflowed = reference.is_far and isinstance(got, Tensor) and not got.isfinite().all()
+    return dataclasses.replace(judgement, mistakes=("out_of_range",)) if has_overflowed else judgement
 
 
 def judge_gradient(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
     """Compares the gradient of a rank's logits, and says of which token the worst element is."""
-    right, tokens = reference.gradients[rank], ""
-    if is_close(right, got):
-        return expect_tensor(words["gradient_of_logits"], right, got, rank=rank)
+    right = reference.gradients[rank]
     what = words["gradient_of_logits"].format(f"{reference.factor:.1f}", int(reference.counted.sum()))
-    if isinstance(got, Tensor) and got.shape == right.shape:
+    if isinstance(got, Tensor) and got.shape == right.shape and not is_close(right, got):
         token = int((got.double() - right.double()).abs().amax(dim=1).argmax())
         owner, column = divmod(int(reference.targets[token]), reference.width)
-        is_padding = not reference.counted[token]
-        tokens = words["token.padding" if is_padding else "token.target"].format(token, column, owner)
-    return expect_tensor(what + tokens, right, got, rank=rank, mistakes=reference.wrong_gradients(rank))
-
-
-def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
-    """The hints that explain wrong messages in forward. num_bytes: of a message with one number per token.
-
-    Right are a maximum and two sums, each with one number per token. Sums with three numbers per token or more, without
-    any message as small as that, must hold logits.
-    """
-    summed = sum(event.payload_bytes for event in events if event.reduce_op == "SUM")
-    has_small = any(event.payload_bytes <= num_bytes for event in events)
-    if has_all_gather(events) or (summed >= 3 * num_bytes and not has_small):
-        return ["gathers_the_logits"]
-    if not any(event.reduce_op == "MAX" for event in events):
-        return ["max_not_reduced", "out_of_range"]
-    if summed == num_bytes and len(events) < 3:
-        return ["sum_not_reduced", "target_not_reduced"]
-    return ["loss_reduced"] if summed > 2 * num_bytes else []
+        kind = "target" if reference.counted[token] else "padding"
+        what += words[f"token.{kind}"].format(token, column, owner)
+    return expect_tensor(what, right, got, rank=rank)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
