@@ -141,18 +141,31 @@ def test_what_is_wrong_is_said_in_numbers(name, says, graded):
 
 
 def test_the_order_of_the_messages_is_judged(ranks):
-    """Everything right, and the sum before the maximum."""
-    good = MUTANTS_BY_NAME["not_divided"].names()["vocab_parallel_cross_entropy"]
+    """Everything right, and a sum before the maximum."""
+    add = MUTANTS_BY_NAME["not_divided"].names()["all_reduce_identity"]
 
     def vocab_parallel_cross_entropy(logits, targets):
         import torch
         import torch.distributed as dist
 
-        dist.all_reduce(torch.zeros(len(targets), dtype=logits.dtype))
-        return good(logits, targets) / (targets != -100).sum()
+        width = logits.shape[1]
+        column = targets - dist.get_rank() * width
+        is_local = (column >= 0) & (column < width)
+        target = add(torch.where(is_local, logits.gather(1, column.clamp(0, width - 1)[:, None])[:, 0], 0.0))
+        largest = logits.detach().amax(dim=1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        total = add((logits - largest[:, None]).exp().sum(dim=1))
+        return (total.log() + largest - target)[targets != -100].mean()
 
     verdict = grade("07.cross_entropy", vocab_parallel_cross_entropy, seed=3, ranks=ranks)
     assert not verdict.passed and "the target's logit: number 1 is 'all_reduce (SUM)" in verdict.text("en")
+
+
+def test_another_operation_than_the_maximum_is_named(graded):
+    """Its outputs and bytes are right, so the messages' operation alone tells it."""
+    verdict = graded(MUTANTS_BY_NAME["other_than_max_min"])
+    assert verdict.mistake == "other_than_max"
+    assert "forward all-reduces with MIN, expected MAX and SUM only" in verdict.text("en")
 
 
 def test_a_collective_that_autograd_cannot_see_is_named(graded):
