@@ -34,6 +34,7 @@ ALSO = {
     ("05.checkpoint", "reseeded"): ("generator_moved",),  # a seed moves the generator
     ("05.chunked", "mean_of_means"): ("chunk_of_padding",),  # the mean of a chunk of padding is one of the means
     ("06.cut", "layers_lost"): ("not_the_best",),  # where the layers happen to suffice, the cut is not the best
+    ("07.cross_entropy", "other_than_max"): ("out_of_range",),  # a sum of maxima leaves the range of floats, too
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
     ("08.stage3", "input_gets_nothing"): ("weight_kept",),  # what autograd goes through keeps the weight
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
