@@ -21,8 +21,9 @@ recognised by how the run failed (`Task.recognise_failure`). kit/edits.py says h
 text are written with what the imports and the other tasks' answers define.
 
 Where a check failed, `with_mistakes` runs the mistakes on the grader's ranks, on the inputs of the failed cases, in the
-smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Where
-the outputs are right, and so the messages must be wrong, the messages are compared as well. A *world* is a number of
+smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Those
+that leave the same messages as well are preferred. Where the outputs are right, only those count, because the messages
+must be wrong. A *world* is a number of
 ranks that run an answer together, and a *case* is one set of inputs for them.
 """
 
@@ -52,7 +53,7 @@ from helpers.ranks.limits import load_per_core
 
 SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
 FIELDS = {"who", "hint", "base", "edit", "text", "fails"}
-Message = tuple[str, int, str]  # the operation, its bytes, and its process group
+Message = tuple[str, str, int, str]  # the operation, how it reduces or "", its bytes, and its process group
 Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and the messages
 
 
@@ -176,9 +177,11 @@ def matching(
         return []
     finally:
         world.timeout = before
-    if is_answer_same == "outputs":  # the learner's messages are wrong, so they decide
-        return [one for one, how in zip(mistakes, are_same, strict=True) if how == "all"]
-    return [one for one, how in zip(mistakes, are_same, strict=True) if how] if not is_answer_same else []
+    if is_answer_same == "all":  # the answer is right, but has broken a promise to its caller
+        return []
+    same = {how: [one for one, its in zip(mistakes, are_same, strict=True) if its == how] for how in ("all", "outputs")}
+    # Where the outputs are right, the messages are wrong, so they decide.
+    return same["all"] or ([] if is_answer_same else same["outputs"])
 
 
 def _left(result: WorldResult, rank: int, case: int) -> Left:
@@ -187,7 +190,7 @@ def _left(result: WorldResult, rank: int, case: int) -> Left:
 
 
 def _messages(events: Sequence[Mapping[str, Any]]) -> list[Message]:
-    return [(event["op"], event["payload_bytes"], event["group"]) for event in events]
+    return [(event["op"], event["reduce_op"] or "", event["payload_bytes"], event["group"]) for event in events]
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------

@@ -228,7 +228,8 @@ class Task:
     def __post_init__(self) -> None:
         sizes = self.world_sizes or ((1,) if self.runs_on == "process" else (1, 2, 3, 4, 5))
         object.__setattr__(self, "world_sizes", sizes)  # the usual way to set a field of a frozen dataclass
-        object.__setattr__(self, "hints", self.hints or HintsOfFile(self.key))
+        if isinstance(self.hints, HintsOfFile) or not self.hints:  # a copy of a task may have another key
+            object.__setattr__(self, "hints", HintsOfFile(self.key))
 
     @property
     def name(self) -> str:
