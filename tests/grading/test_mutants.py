@@ -16,6 +16,8 @@ from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_o
 # both give the same number. The hint that is shown is the first one's, whose place in hints.yaml is above.
 ALSO = {
     ("01.all_to_all", "overwrites_send_buffer"): ("wrong_place",),  # what was overwritten is what a wrong place holds
+    ("01.broadcast", "root_sends_to_all"): ("ranks_idle",),  # while the root sends, others have nothing to do
+    ("01.broadcast", "chain"): ("ranks_idle",),
     ("02.step", "divided_by_devices"): ("mean_of_means",),  # the same number where every device has a piece
     ("03.average", "copy_reduced"): ("some_left_out",),  # where only the first or last gradient is transposed
     ("03.sampler", "tail_dropped"): ("length_rounded_down",),  # a length that is rounded down is given by len, too

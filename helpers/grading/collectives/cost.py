@@ -10,16 +10,14 @@ The grader calls three functions:
   run_submission  calls the learner's function, `submitted`, and returns its answers
   judge           makes Judgements from the questions, in inputs[0] of a JudgedWorld, and the answers, in outputs[0]
 
-A mistake is a wrong formula that learners often write. Its key, such as "one_phase", is that of its hint in hints.yaml.
-It is named if it gives the learner's number in every question.
 `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -35,8 +33,6 @@ from helpers.specs import Link
 words = LAB.messages
 
 NUM_QUESTIONS = 24
-Number = float | int
-Wrong = Callable[["CostQuestion"], Number]  # a formula with a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +49,6 @@ class CostQuestion:
 
     def __str__(self) -> str:
         return f"all_reduce_cost({self.n}, {self.N}, {self.alpha:g}, {self.bandwidth:g})"
-
-    def seconds(self, rounds: float, num_bytes: float) -> float:
-        """The seconds of so many rounds in which a rank sends num_bytes in all."""
-        return rounds * self.alpha + num_bytes / self.bandwidth
 
     def right_answer(self) -> tuple[float, float, float, str]:
         """Bytes that a rank sends in a ring, seconds of the ring, seconds of the tree, and the faster of the two."""
@@ -102,75 +94,6 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> l
     return [submitted(case["n"], case["N"], case["alpha"], case["bandwidth"]) for case in inputs["cases"]]
 
 
-# -- what the known mistakes answer, for each of the three numbers ---------------------------------------------------
-# Key of a hint -> formulas with this mistake, for a question c. c.seconds(rounds, bytes) is the alpha-beta time.
-WRONG_BYTES: dict[str, list[Wrong]] = {
-    "bytes_of_all_ranks": [lambda c: 2 * (c.N - 1) * c.n],
-    "whole_tensor_bytes": [lambda c: c.n, lambda c: 2 * c.n, lambda c: (c.N - 1) * c.n],
-    "one_phase": [lambda c: (c.N - 1) / c.N * c.n],
-    "both_directions": [lambda c: 2 * ring_bytes(c)],
-    "chunk_rounded": [lambda c: 2 * (c.N - 1) * (c.n // c.N), lambda c: 2 * (c.N - 1) * math.ceil(c.n / c.N)],
-}
-WRONG_RING: dict[str, list[Wrong]] = {
-    "bits_for_bytes": [lambda c: c.seconds(2 * (c.N - 1), 8 * ring_bytes(c))],
-    "bytes_of_all_ranks": [lambda c: c.seconds(2 * (c.N - 1), 2 * (c.N - 1) * c.n)],
-    "n_steps": [lambda c: c.seconds(2 * c.N, 2 * c.n), lambda c: c.seconds(2 * c.N, ring_bytes(c))],
-    "whole_tensor_bytes": [
-        lambda c: c.seconds(2 * (c.N - 1), c.n),
-        lambda c: c.seconds(2 * (c.N - 1), 2 * c.n),
-        lambda c: c.seconds(c.N - 1, (c.N - 1) * c.n),
-    ],
-    "one_phase": [lambda c: c.seconds(c.N - 1, ring_bytes(c) / 2)],
-    "chunk_rounded": [
-        lambda c: c.seconds(2 * (c.N - 1), 2 * (c.N - 1) * (c.n // c.N)),
-        lambda c: c.seconds(2 * (c.N - 1), 2 * (c.N - 1) * math.ceil(c.n / c.N)),
-    ],
-    "other_unit": [lambda c: 1e3 * c.right_answer()[1], lambda c: 1e6 * c.right_answer()[1]],
-    "latency_forgotten": [lambda c: c.seconds(0, ring_bytes(c))],
-    "latency_once": [
-        lambda c: c.seconds(1, ring_bytes(c)),
-        lambda c: c.seconds(2, ring_bytes(c)),
-        lambda c: c.seconds(c.N - 1, ring_bytes(c)),
-    ],
-    "values_exchanged": [lambda c: c.right_answer()[2]],
-}
-WRONG_TREE: dict[str, list[Wrong]] = {
-    "bits_for_bytes": [lambda c: c.seconds(tree_rounds(c), 8 * tree_rounds(c) * c.n)],
-    "other_unit": [lambda c: 1e3 * c.right_answer()[2], lambda c: 1e6 * c.right_answer()[2]],
-    "latency_forgotten": [lambda c: c.seconds(0, tree_rounds(c) * c.n)],
-    "latency_once": [
-        lambda c: c.seconds(1, tree_rounds(c) * c.n),
-        lambda c: c.seconds(2, tree_rounds(c) * c.n),
-        lambda c: c.seconds(tree_rounds(c) / 2, tree_rounds(c) * c.n),
-    ],
-    "tree_one_way": [lambda c: c.seconds(tree_rounds(c) / 2, tree_rounds(c) / 2 * c.n)],
-    "tree_bytes": [
-        lambda c: c.seconds(tree_rounds(c), c.n),
-        lambda c: c.seconds(tree_rounds(c), 2 * c.n),
-        lambda c: c.seconds(tree_rounds(c), 2 * c.n * (c.N > 1)),
-        lambda c: c.seconds(tree_rounds(c), tree_rounds(c) / 2 * c.n),
-        lambda c: c.seconds(tree_rounds(c), tree_rounds(c) * c.n / c.N),
-    ],
-    "log_not_rounded": [
-        lambda c: c.seconds(2 * math.log2(c.N), 2 * math.log2(c.N) * c.n),
-        lambda c: c.seconds(2 * int(math.log2(c.N)), 2 * int(math.log2(c.N)) * c.n),
-    ],
-    "round_too_many": [lambda c: c.seconds(2 * c.N.bit_length(), 2 * c.N.bit_length() * c.n)],
-    "tree_is_a_chain": [lambda c: c.seconds(2 * (c.N - 1), 2 * (c.N - 1) * c.n)],
-    "values_exchanged": [lambda c: c.right_answer()[1]],
-}
-
-
-def ring_bytes(case: CostQuestion) -> float:
-    """The bytes that one rank sends in a ring."""
-    return 2 * (case.N - 1) / case.N * case.n
-
-
-def tree_rounds(case: CostQuestion) -> int:
-    """Rounds of the tree's all-reduce: ceil(log2 N) to the root, and as many back."""
-    return 2 * (case.N - 1).bit_length()
-
-
 NAMES = [words[name] for name in ("ring_bytes", "ring_seconds", "tree_seconds", "faster_one")]  # of the four values
 
 
@@ -184,50 +107,31 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(misshapen is None and len(answers) == len(questions), words["four_values"].format(str(misshapen)[:60]))
     if misshapen is not None:
         return
-    numbers = [
-        judge_column(column, questions, [answer[column] for answer in answers], wrong)
-        for column, wrong in enumerate((WRONG_BYTES, WRONG_RING, WRONG_TREE))
-    ]
-    yield from numbers
-    faster = judge_faster(questions, [answer[3] for answer in answers])
-    # With wrong seconds the comparison is wrong too, whatever the learner's rule for it.
-    yield faster if all(one.ok for one in numbers) else replace(faster, mistakes=())
+    for column in range(3):
+        yield judge_column(column, questions, [answer[column] for answer in answers])
+    yield judge_faster(questions, [answer[3] for answer in answers])
     yield from expect_only_ops(world, [])
 
 
-def judge_column(
-    column: int, questions: Sequence[CostQuestion], got: Sequence[Any], wrong: dict[str, list[Wrong]]
-) -> Judgement:
-    """One of the numbers, over all questions. A mistake is named if one of its formulas gives every answer.
-
-    column: the place of the number in an answer. got: the learner's number in each answer.
-    """
-    right = [question.right_answer()[column] for question in questions]
-    if are_close(right, got):
-        return expect(True, NAMES[column])
-    mistakes = [key for key, ways in wrong.items() if any(are_close(map(way, questions), got) for way in ways)]
-    triples = zip(questions, got, right, strict=True)
-    first_wrong = next(triple for triple in triples if not is_close_number(triple[2], triple[1]))
-    question, answer, expected = first_wrong
-    name = "answer_is" if question.N > 1 else "answer_on_one_rank"
-    message = words[name].format(question, NAMES[column], value_text(answer), value_text(expected))
-    return expect(False, message, mistakes=mistakes)
+def judge_column(column: int, questions: Sequence[CostQuestion], got: Sequence[Any]) -> Judgement:
+    """One of the numbers, over all questions. column: its place in an answer. got: the learner's, in each answer."""
+    for question, answer in zip(questions, got, strict=True):
+        expected = question.right_answer()[column]
+        if not is_close_number(expected, answer):
+            name = "answer_is" if question.N > 1 else "answer_on_one_rank"
+            values = value_text(answer), value_text(expected)
+            return expect(False, words[name].format(question, NAMES[column], *values))
+    return expect(True, NAMES[column])
 
 
 def judge_faster(questions: Sequence[CostQuestion], got: Sequence[Any]) -> Judgement:
     """The name of the faster algorithm, over all questions. On one rank nothing is sent, so both names are right."""
-    triples = [(question, name, question.right_answer()) for question, name in zip(questions, got, strict=True)]
-    wrong = [triple for triple in triples if triple[1] != triple[2][3] and triple[0].N > 1]
-    if not wrong:
-        return expect(True, NAMES[3])
-    question, name, (_, ring, tree, faster) = wrong[0]
-    mistakes = ["always_the_same"] if len({str(one) for one in got}) == 1 else []
-    if len(wrong) == sum(question.N > 1 for question in questions) and name in ("ring", "tree"):
-        mistakes = ["slower_one"]
-    what = NAMES[3].format(value_text(ring), value_text(tree))
-    return expect(
-        False, words["answer_is"].format(question, what, value_text(name), value_text(faster)), mistakes=mistakes
-    )
+    for question, name in zip(questions, got, strict=True):
+        _, ring, tree, faster = question.right_answer()
+        if name != faster and question.N > 1:
+            what = NAMES[3].format(value_text(ring), value_text(tree))
+            return expect(False, words["answer_is"].format(question, what, value_text(name), value_text(faster)))
+    return expect(True, NAMES[3])
 
 
 def value_text(value: Any) -> str:
@@ -237,12 +141,7 @@ def value_text(value: Any) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.6g}"
 
 
-def are_close(right: Iterable[Number], got: Sequence[Any]) -> bool:
-    """Whether all numbers are equal up to rounding."""
-    return all(map(is_close_number, right, got))
-
-
-def is_close_number(right: Number, got: Any) -> bool:
+def is_close_number(right: float, got: Any) -> bool:
     """Whether two numbers are equal up to rounding; a tensor of one element counts as its number.
 
     A tensor may have been computed in float32, so its tolerance is larger.

@@ -15,10 +15,9 @@ The grader calls three functions of each task:
 Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
 only, so many of them, with so many bytes.
 
-A mistake is a wrong solution that learners often write. Its key, such as "not_a_ring", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
-`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+A mistake, such as "not_a_ring", is named here only where the messages show it and the values do not: because they are
+right, or because other mistakes leave the same. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a
+value.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.collectives.send_receive import MESSAGES, recognise_messages
+from helpers.grading.collectives.send_receive import recognise_messages
 from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
 from helpers.grading.kit.messages import expect_messages, run_each_call, sends_of, worlds_of_calls
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -42,14 +41,8 @@ from helpers.learner.words import Words
 
 words = LAB.messages
 
-# Keys of mistakes that both tasks may show; MESSAGES are those of every task about send and receive. In the Tasks
-# below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_messages` recognises those of
-# the mistakes that show as a hang or an error.
-RING_HINTS = (
-    *MESSAGES,
-    *"sends_to_itself sizes_differ index_beyond_chunks whole_tensors padded_chunks not_a_ring chunk_off_by_one".split(),
-    *"mean_for_sum one_step_short one_step_more".split(),
-)
+# In the Tasks below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_messages` knows
+# mistakes that show as a hang or an error.
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
@@ -82,9 +75,10 @@ def wrong_messages(world: JudgedWorld) -> list[str]:
     return ["padded_chunks"] if len(tensor) % world.size and sent == {longest} else []
 
 
-def mean_of(total: Tensor, num_ranks: int) -> list[Tensor]:
-    """The sum divided by the number of ranks: with fractions, rounded down, and towards zero."""
-    return [total / num_ranks, total // num_ranks, torch.div(total, num_ranks, rounding_mode="trunc")]
+def with_parts(judgement: Judgement, chunk: int, parts: Sequence[Tensor], got: Any) -> Judgement:
+    """The judgement of a chunk; if it is wrong, the sentence names the ranks whose parts are in it, where it can."""
+    message = None if judgement.ok else parts_text(chunk, parts, got)
+    return replace(judgement, message=message or judgement.message)
 
 
 def parts_text(chunk: int, parts: Sequence[Tensor], got: Any) -> Words | None:
@@ -127,50 +121,37 @@ def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) 
 
 def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges each call by itself."""
-    calls = list(worlds_of_calls(world))
-    for call in calls:
-        yield from judge_chunk(call, sums_of_chunks(calls[-1]))
+    for call in worlds_of_calls(world):
+        yield from judge_chunk(call)
 
 
-def sums_of_chunks(world: JudgedWorld) -> list[Tensor]:
-    """Each chunk of the sum over all ranks."""
-    return [sum(chunks) for chunks in zip(*chunks_of(world), strict=True)]
-
-
-def judge_chunk(world: JudgedWorld, last_total: Sequence[Tensor]) -> Iterator[Judgement]:
-    """Expects chunk r of the sum on rank r, and the messages of a ring's first phase.
-
-    last_total: the chunks of the sum in the last call.
-    """
-    n, inputs, total = world.size, chunks_of(world), sums_of_chunks(world)
+def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects chunk r of the sum on rank r, and the messages of a ring's first phase."""
+    n, inputs = world.size, chunks_of(world)
     sent = [log.payload_bytes("send") for log in world.logs]
     # A rank sends all chunks but its own. Where the chunks differ in length, the bytes show whether it did.
     due = [world.inputs[0]["tensor"].nbytes - inputs[0][rank].nbytes for rank in range(n)]
-    is_never_added = sent == due and len(set(due)) > 1
     for rank, output in enumerate(world.outputs):
-        # A rank that begins by sending chunk r never adds to it, so if it returns chunk r, that is still its input.
-        untouched = [inputs[rank][rank]] if world.logs[rank].count("send") == n - 1 else []
-        mistakes = {
-            "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *([] if is_never_added else untouched)],
-            "never_added": untouched if sent == due else [],
-            "copies_instead_of_adding": inputs[(rank + 1) % n][rank],  # it starts on rank r + 1
-            "sends_originals": inputs[rank][rank] + inputs[rank - 1][rank],
-            "mean_for_sum": mean_of(total[rank], n),
-            "buffer_kept": last_total[rank],
-        }
-        judgement = expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
-        if not judgement.ok:
-            message = parts_text(rank, [chunks[rank] for chunks in inputs], output) or judgement.message
-            others: tuple[str, ...] = ()
-            if isinstance(output, Tensor) and output.shape != total[rank].shape and not judgement.mistakes:
-                others = ("returns_everything" if output.numel() == len(world.inputs[0]["tensor"]) else "other_chunks",)
-            judgement = replace(judgement, message=message, mistakes=judgement.mistakes + others)
-        yield judgement
+        parts = [chunks[rank] for chunks in inputs]
+        mistakes = dict.fromkeys(mistakes_without_adding(world, sent, due), parts[rank])
+        judgement = expect_tensor(words["chunk_of_sum"].format(rank), sum(parts), output, rank=rank, mistakes=mistakes)
+        yield with_parts(judgement, rank, parts, output)
     yield from expect_ring(world)
     yield from expect_num_sends(world, 1, {"one_step_short": [n - 2], "one_step_more": [n]})
     for rank, (num_bytes, due_bytes) in enumerate(zip(sent, due, strict=True)):
         message = words["bytes_of_chunks"].format(num_bytes, due_bytes)
         yield expect(num_bytes == due_bytes, message, rank=rank, mistakes=wrong_messages(world))
+
+
+def mistakes_without_adding(world: JudgedWorld, sent: Sequence[int], due: Sequence[int]) -> list[str]:
+    """The mistakes that leave a rank its own part of the chunk, which only the messages tell apart.
+
+    A rank that begins by sending chunk r never adds to it. With one step too few, expect_num_sends names the mistake.
+    """
+    if any(log.count("send") != world.size - 1 for log in world.logs):
+        return []
+    can_be_told_apart = len(set(due)) > 1
+    return ["never_added"] * (sent == due) + ["chunk_off_by_one"] * (sent != due or not can_be_told_apart)
 
 
 REDUCE_SCATTER = Task(
@@ -205,30 +186,17 @@ def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the sum on every rank, in the tensor that the function got, and the messages of both phases."""
     n, given, inputs = world.size, [of_rank["tensor"] for of_rank in world.inputs], chunks_of(world)
-    off_by_one, adding_again = wrong_values(inputs)
     judgements = []
     for rank, output in enumerate(world.outputs):
-        mistakes = {
-            "chunk_off_by_one": [tensors[rank] for tensors in off_by_one],
-            "adds_in_second_phase": [tensors[rank] for tensors in adding_again],
-            # Empty buffers were copied over all chunks but one.
-            "never_added": [
-                torch.cat([part * (chunk == kept) for chunk, part in enumerate(inputs[rank])]) for kept in range(n)
-            ],
-            "mean_for_sum": mean_of(sum(given), n),
-            "not_in_place": given[rank] if world.logs[rank].count("recv") else [],
-        }
-        judgement = expect_tensor(words["after_all_reduce"], sum(given), output, rank=rank, mistakes=mistakes)
-        if not judgement.ok:
-            chunks = enumerate(zip(*inputs, output.tensor_split(n), strict=True))
-            wrong = [(chunk, parts, got) for chunk, (*parts, got) in chunks if not is_close(sum(parts), got)]
-            message = parts_text(*wrong[0]) if wrong else None
-            judgement = replace(judgement, message=message or judgement.message)
-        judgements.append(judgement)
+        judgement = expect_tensor(words["after_all_reduce"], sum(given), output, rank=rank)
+        chunks = enumerate(zip(*inputs, output.tensor_split(n), strict=True))
+        wrong = next(((chunk, parts, got) for chunk, (*parts, got) in chunks if not is_close(sum(parts), got)), None)
+        judgements.append(with_parts(judgement, *wrong) if wrong else judgement)
     yield from judgements
     yield from expect_ring(world)
+    # Rings that begin with another chunk leave other values, and send too much or too little alike.
     mistakes = {"one_step_more": [2 * n - 1, 2 * n]} | dict.fromkeys(wrong_messages(world), [n - 1])
-    if not all(judgement.ok for judgement in judgements):  # a ring with too few steps leaves wrong values
+    if not all(judgement.ok for judgement in judgements):
         mistakes = {"one_step_short": [2 * n - 4, 2 * n - 3], "no_all_gather": [n - 1]} | mistakes
     yield from expect_num_sends(world, 2, mistakes)
     yield from judge_bytes(world, given[0])
@@ -250,42 +218,6 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
         yield expect(least <= num_bytes <= most, message, rank=rank, mistakes=known)
     right = 2 * (n - 1) * total_bytes
     yield expect(sum(sent) == right, words["bytes_sent_by_all"].format(sum(sent), right), mistakes=known)
-
-
-def wrong_values(inputs: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """What two mistakes leave on the ranks, each as [way to make it][rank].
-
-    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does, in all of
-    its steps or in one. Both are computed for rings in which rank r owns chunk r - 1, r or r + 1 after the first phase.
-    """
-    n, owned_chunks = len(inputs), (-1, 0, 1)
-    off_by_one = [ring(inputs, owned, owned + wrong) for owned in owned_chunks for wrong in (-1, 1)]
-    return off_by_one, [ring(inputs, owned, owned, steps) for owned in owned_chunks for steps in (2 * n - 2, n)]
-
-
-def ring(
-    inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, num_adding: int | None = None
-) -> list[Tensor]:
-    """What each rank ends with after an all-reduce by a ring. inputs: as [rank][chunk].
-
-    owned: after the first phase rank r owns chunk r + owned. sent_first: it begins the second phase with chunk
-    r + sent_first, which is right if both are equal. num_adding: the number of steps that add what arrives, where the
-    others replace the chunk; None for the right one, N - 1.
-    """
-    n = len(inputs)
-    num_adding = n - 1 if num_adding is None else num_adding
-    chunks = [list(of_rank) for of_rank in inputs]
-    for step in range(2 * (n - 1)):
-        is_first_phase = step < n - 1
-        # In this step rank r sends chunk r + offset. With each step it sends the chunk before, which has just arrived.
-        # In the last step of the first phase, chunk r + owned arrives on rank r.
-        offset = owned - 1 - step if is_first_phase else sent_first - (step - (n - 1))
-        before = [list(of_rank) for of_rank in chunks]
-        for rank in range(n):
-            index = (rank - 1 + offset) % n  # of the chunk that the left neighbour sends
-            arrived = before[rank - 1][index]
-            chunks[rank][index] = chunks[rank][index] + arrived if step < num_adding else arrived
-    return [torch.cat(of_rank) for of_rank in chunks]
 
 
 ALL_REDUCE = Task(

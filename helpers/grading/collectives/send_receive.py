@@ -13,11 +13,10 @@ The grader calls three functions of each task:
 Each rank's result is compared with what the inputs of all ranks say. The log tells whether only send and receive were
 used, whether all of them were waited for, how many bytes went, and in how many rounds a broadcast ends.
 
-A mistake is a wrong solution that learners often write. Its key, such as "wrong_slice", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
-Ranks that wait for each other in a circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its
-text. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+A mistake, such as "never_received", is named here only where the values do not show it: they are right, vary from
+learner to learner, or are those of another mistake. Ranks that wait for each other in a circle show as a hang, a
+RunFailure, and `recognise_…` names the mistake from its text. `words["…"]` is a sentence of messages.yaml, or what a
+sentence calls a value.
 """
 
 from __future__ import annotations
@@ -31,14 +30,8 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.kit.comparisons import (
-    expect,
-    expect_equal,
-    expect_tensor,
-    is_close,
-)
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
 from helpers.grading.kit.messages import (
-    MESSAGE_HINTS,
     RETURNED,
     expect_messages,
     is_to_itself,
@@ -53,10 +46,8 @@ from helpers.quantities.units import format_bytes
 
 words = LAB.messages
 
-# In the Tasks below: MESSAGES are the keys of mistakes that every task about send and receive may show.
-# `run_each_call` makes a run_… of one call into one of all calls. `recognise_messages` recognises those of the mistakes
-# that show as a hang or an error.
-MESSAGES = (*MESSAGE_HINTS, "dtypes_differ", "unmatched")
+# In the Tasks below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_messages` knows
+# mistakes that show as a hang or an error.
 LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
@@ -106,14 +97,7 @@ def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
         given = [of_rank["tensor"] for of_rank in call.inputs]
         for rank, output in enumerate(call.outputs):
             left = (rank - 1) % n
-            mistakes = {
-                "buffer_kept": world.inputs[left]["calls"][-1]["tensor"],
-                "wrong_direction": given[(rank + 1) % n],
-                "own_tensor": given[rank],
-                "shape_lost": given[left].flatten(),
-            }
-            what = words["shifted"].format(left)
-            yield expect_tensor(what, given[left], output["result"], rank=rank, mistakes=mistakes)
+            yield expect_tensor(words["shifted"].format(left), given[left], output["result"], rank=rank)
             yield expect_unchanged(given[rank], output["tensor"], rank)
         yield from expect_messages(call)
         yield from expect_sends(call, [[(rank + 1) % n] for rank in range(n)], given[0].nbytes)
@@ -121,7 +105,10 @@ def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
-    """Expects that an input, which the function may only read, is what it was before the call."""
+    """Expects that an input, which the function may only read, is what it was before the call.
+
+    What is in it otherwise depends on when a message arrives.
+    """
     judgement = expect_tensor(words["input_afterwards"], given, after, rank=rank)
     return judgement if judgement.ok else replace(judgement, mistakes=("overwrites_send_buffer",))
 
@@ -136,7 +123,8 @@ def expect_copies(world: JudgedWorld) -> Iterator[Judgement]:
 def expect_sends(world: JudgedWorld, receivers: Sequence[Sequence[int]], num_bytes: int) -> Iterator[Judgement]:
     """Expects one message of num_bytes from each rank to each of its receivers, as [rank], and none to itself.
 
-    Where a tensor has no elements, its messages are not judged.
+    Where a tensor has no elements, its messages are not judged. Where one is missing, the buffer for it may hold
+    anything.
     """
     for rank, peers in enumerate(receivers):
         due = [(peer, num_bytes) for peer in sorted(peers) if peer != rank]
@@ -190,41 +178,16 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
             result = output["result"]
             kind, length = type(result).__name__, len(result) if isinstance(result, list) else -1
             yield expect(isinstance(result, list), words["no_list"].format(kind, call.size), rank=rank)
-            mistakes = {"own_part_missing": call.size - 1}
-            yield expect_equal(words["num_tensors"], call.size, length, rank=rank, mistakes=mistakes)
+            yield expect_equal(words["num_tensors"], call.size, length, rank=rank)
             if length == call.size:
-                last = [of_rank["calls"][-1]["tensors"] for of_rank in world.inputs]
-                yield from judge_received(given, last, result, rank)
+                for sender, tensor in enumerate(result):
+                    what = words["result_from"].format(sender, rank)
+                    yield expect_tensor(what, given[sender][rank], tensor, rank=rank)
             for tensor, after in zip(given[rank], output["tensors"], strict=True):
                 yield expect_unchanged(tensor, after, rank)
         yield from expect_messages(call)
         yield from expect_sends(call, [range(call.size)] * call.size, given[0][0].nbytes)
     yield from expect_copies(world)
-
-
-def judge_received(given: list, last: list, result: list, rank: int) -> Iterator[Judgement]:
-    """Expects in the result of one rank the tensor that each sender had for it.
-
-    given: the inputs of the call, as [sender][receiver]. last: those of the last call.
-    """
-    n, judgements = len(given), []
-    received = [tensor for sender, tensor in enumerate(result) if sender != rank]
-    is_one_buffer = n > 2 and all(is_close(received[0], tensor) for tensor in received)
-    for sender in range(n):
-        misplaced = [given[other][rank] for other in range(n) if other not in (sender, rank)]
-        mistakes = {
-            "buffer_kept": last[sender][rank],
-            "one_buffer": received if is_one_buffer else [],
-            # What the sender has for another rank, and what another sender had for this one.
-            "wrong_slice": [given[sender][other] for other in range(n) if other != rank],
-            "wrong_place": [] if is_one_buffer else misplaced,
-        }
-        what = words["result_from"].format(sender, rank)
-        judgements.append(expect_tensor(what, given[sender][rank], result[sender], rank=rank, mistakes=mistakes))
-    wrong_senders = [sender for sender, judgement in enumerate(judgements) if not judgement.ok]
-    if wrong_senders == [rank]:  # only the tensor that the rank keeps for itself is wrong
-        judgements[rank] = replace(judgements[rank], mistakes=("own_part_missing",))
-    yield from judgements
 
 
 ALL_TO_ALL = Task(
@@ -269,29 +232,20 @@ def judge_broadcast(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects that every rank has the root's tensor in the memory of its own tensor.
 
-    Each mistake is named only where it explains all ranks.
+    A mistake is named only where it explains all ranks.
     """
     n, root, given = world.size, world.inputs[0]["root"], [of_rank["tensor"] for of_rank in world.inputs]
-    num_reached = 1 << (n.bit_length() - 1)  # the ranks that have it after log2(n) rounds, rounded down: a power of 2
-    unchanged = [rank for rank, output in enumerate(world.outputs) if rank != root and is_close(given[rank], output)]
-    # The rank whose tensor all ranks have, if it is not the root.
-    others = [rank for rank in range(n) if rank != root and all(is_close(given[rank], one) for one in world.outputs)]
-    # The last round reaches the ranks that are farthest from the root.
-    is_last_round_missing = unchanged and all((rank - root) % n >= num_reached for rank in unchanged)
-    # Every rank has received the tensor, but into other memory.
-    all_received = all(world.logs[rank].count("recv") for rank in unchanged)
-    is_not_in_place = len(unchanged) == n - 1 and not is_last_round_missing and all_received
-    none_received = not is_last_round_missing and not any(world.logs[rank].count("recv") for rank in unchanged)
+    mistakes = []
+    others = [rank for rank in range(n) if rank != root]
+    if others and all(is_close(given[rank], world.outputs[rank]) for rank in others):
+        # Nothing has arrived, or it has arrived in other memory, and only the messages tell which.
+        mistakes = ["not_in_place" if all(world.logs[rank].count("recv") for rank in others) else "never_received"]
+    elif any(all(is_close(given[rank], one) for one in world.outputs) for rank in others if rank):
+        mistakes = ["another_root"]  # whichever it is; from rank 0 on it is root_ignored
     for rank, output in enumerate(world.outputs):
-        mistakes = {
-            "root_ignored": given[0] if others[:1] == [0] else [],
-            "another_root": [given[other] for other in others if other],
-            "never_received": given[rank] if none_received else [],
-            "rounds_rounded_down": given[rank] if is_last_round_missing else [],
-            "not_in_place": given[rank] if is_not_in_place else [],
-        }
         what = words["root_afterwards" if rank == root else "after_broadcast"].format(root)
-        yield expect_tensor(what, given[root], output, rank=rank, mistakes=mistakes)
+        judgement = expect_tensor(what, given[root], output, rank=rank)
+        yield judgement if judgement.ok else replace(judgement, mistakes=tuple(mistakes))
 
 
 def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
@@ -300,11 +254,7 @@ def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
     receivers = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, receivers)), rounds_of(receivers, root), (n - 1).bit_length()
     yield expect(num_messages == n - 1, words["messages_from_root"].format(root, num_messages, n - 1))
-    mistakes = ["ranks_idle"] if num_messages == n - 1 else []
-    if len(receivers[root]) == n - 1:
-        mistakes = ["root_sends_to_all"]
-    elif max(map(len, receivers)) == 1:
-        mistakes = ["chain"]
+    mistakes = ["ranks_idle"] if num_messages == n - 1 else []  # in whatever tree; a chain and a star are more specific
     yield expect(rounds <= fewest, words["rounds_from_root"].format(root, rounds, fewest), mistakes=mistakes)
 
 
