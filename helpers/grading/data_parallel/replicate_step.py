@@ -11,17 +11,13 @@ The grader calls three functions of each task:
 
 The `rank` of a Judgement is the number of a device.
 
-A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it. In 02.step a mistake is named if
-it leaves what the learner's step left, for batches of every size. `words["…"]` is a sentence of messages.yaml, or what
-a sentence calls a value.
+Replica 0 may be the model itself or a copy with its buffers, and addresses differ from run to run. So the outputs say
+only what memory replicas have in common. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,13 +27,10 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
 words = LAB.messages
-
-Named = Mapping[str, Tensor | None]
-StepResult = tuple[Named, Named]  # the gradients and the weights after a step
 
 
 class RecordingLinear(nn.Linear):
@@ -117,9 +110,8 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
 
     It yields after `replicate`, so that the replicas of two cases exist at the same time, and a function that keeps
     something in a global variable is found out. Returns for each round a dict: `changed`, the names of the model's
-    parameters that are other objects now; `master`, the addresses of its parameters; `number`, how many replicas came
-    back, or the type of what came instead of a list; the outputs and calls of run_replicas; and the model's gradients
-    and buffers afterwards.
+    parameters that are other objects now; `number`, how many replicas came back, or the type of what came instead of a
+    list; what run_replicas returns; and the model's gradients and buffers afterwards.
     """
     model, rounds = replicated_model(inputs), []
     for values in inputs["rounds"]:
@@ -130,9 +122,9 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
         changed = [name for name, parameter in parameters.items() if now.get(name) is not parameter]
         yield
         number = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
-        output = {"changed": changed, "master": addresses_of(parameters.values()), "number": number}
+        output = {"changed": changed, "number": number}
         if number == len(values["pieces"]):
-            output |= run_replicas(replicas, values["pieces"])
+            output |= run_replicas(replicas, values["pieces"], set(addresses_of(parameters.values())))
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
         output |= {"gradients": model_tools.detached_copies(gradients), "buffers": model_tools.detached_copies(buffers)}
         rounds.append(output)
@@ -141,17 +133,25 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
     return rounds
 
 
-def run_replicas(replicas: list[Any], pieces: list[Tensor]) -> dict[str, Any]:
-    """The output and the recorded calls of each replica, on its piece; then backward through all of them."""
-    outputs, calls = [], []
-    for replica, piece in zip(replicas, pieces, strict=True):
+def run_replicas(replicas: list[Any], pieces: list[Tensor], of_model: set[int]) -> dict[str, Any]:
+    """Runs each replica on its piece, then backward through all of them. of_model: addresses of the model's parameters.
+
+    Returns the outputs; `shared`, whose memory each replica but the first computes with besides its own: "model",
+    "replica", or ""; and `module_shared`, whether two of them run the same module.
+    """
+    outputs, shared, modules, of_replicas = [], [], [], set()
+    for device, (replica, piece) in enumerate(zip(replicas, pieces, strict=True)):
         RecordingLinear.calls.clear()
         outputs.append(replica(piece))
-        calls.append(list(RecordingLinear.calls))
+        addresses = {address for call in RecordingLinear.calls for address in call["addresses"]}
+        if device > 0:  # the first replica may be the model itself
+            shared.append("model" if addresses & of_model else "replica" if addresses & of_replicas else "")
+        of_replicas |= addresses
+        modules += [call["module"] for call in RecordingLinear.calls]
     loss = sum(output.square().sum() for output in outputs)
     if isinstance(loss, Tensor) and loss.requires_grad:
         loss.backward()
-    return {"outputs": outputs, "calls": calls}
+    return {"outputs": outputs, "shared": shared, "module_shared": len(set(modules)) < len(modules)}
 
 
 def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
@@ -164,45 +164,28 @@ def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_round(inputs, values, got)
 
 
-TIED_WEIGHT = "first.1.weight"  # of ReplicatedModel, whose layer `again` has it too
-
-
 def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Expects an unchanged model, right outputs, the summed gradients in the model, and separate memory and buffers.
 
     values: the weights, buffers and pieces of this round. got: what run_replicate returned for it.
     """
-    is_unchanged = not got["changed"]
     first = got["changed"][0] if got["changed"] else ""
-    yield expect(is_unchanged, words["model_changed"].format(first), mistakes=["master_changed"])
+    # What else is wrong then depends on how the model was changed.
+    yield expect(not got["changed"], words["model_changed"].format(first), mistakes=["master_changed"])
     by_piece = [one_process(inputs, values, piece) for piece in values["pieces"]]
-    first_round = inputs["rounds"][0]
-    stale = values | {name: first_round[name] for name in ("is_training", "buffers")}
-    other_mode = values | {"is_training": not values["is_training"]}
     for device, (right, output) in enumerate(zip(by_piece, got["outputs"], strict=True)):
-        mistakes: dict[str, Any] = {}
-        if not is_close(right["output"], output):
-            all_stale = stale | {"weights": first_round["weights"]}
-            wrong = {"mode_changed": [other_mode], "replicas_kept": [stale, all_stale]}
-            for key, states in wrong.items():
-                mistakes[key] = [one_process(inputs, state, values["pieces"][device])["output"] for state in states]
-        yield expect_tensor(words["replica_output"], right["output"], output, rank=device, mistakes=mistakes)
+        yield expect_tensor(words["replica_output"], right["output"], output, rank=device)
     frozen = [name for name, gradient in by_piece[0]["gradients"].items() if gradient is None]
     trained = [name for name in values["weights"] if name not in frozen]
     total = {name: sum(one["gradients"][name] for one in by_piece) for name in trained}
-    # Gradients that stay on the replicas: the model has none, or those of device 0, which are right if it is alone.
-    wrong_gradients = [dict.fromkeys(total), by_piece[0]["gradients"]][: len(by_piece)]
-    mistakes = {"gradients_averaged": model_tools.scaled(total, 1 / len(by_piece))}
-    mistakes |= {"gradients_stay": wrong_gradients} if is_unchanged else {}
-    judgements = list(expect_tensors(words["model_gradient"], total, got["gradients"], mistakes=mistakes))
-    is_only_tied = [name for name, one in zip(total, judgements, strict=True) if not one.ok] == [TIED_WEIGHT]
-    for judgement in judgements:
-        is_tied = is_only_tied and not judgement.ok
-        yield replace(judgement, mistakes=("tied_weight_once",)) if is_tied else judgement
+    yield from expect_tensors(words["model_gradient"], total, got["gradients"])
     for name in frozen:
         yield expect_equal(words["frozen_gradient"].format(name), None, got["gradients"][name])
-    yield from judge_memory(got)
-    yield from judge_buffers(inputs, values, got, by_piece[0]["buffers"])
+    for device, whose in enumerate(got["shared"], start=1):
+        yield expect(not whose, words["memory_shared"], rank=device)
+    yield expect(not got["module_shared"], words["module_shared"])
+    # The model must have the buffers that replica 0 wrote; what the other replicas wrote is lost.
+    yield from expect_tensors(words["model_buffer"], by_piece[0]["buffers"], got["buffers"])
 
 
 def one_process(inputs: dict[str, Any], values: dict[str, Any], piece: Tensor) -> dict[str, Any]:
@@ -216,32 +199,6 @@ def one_process(inputs: dict[str, Any], values: dict[str, Any], piece: Tensor) -
         "gradients": model_tools.gradients_of(model),
         "buffers": model_tools.detached_copies(dict(model.named_buffers())),
     }
-
-
-def judge_memory(got: dict[str, Any]) -> Iterator[Judgement]:
-    """Every replica but the first must compute with weights of its own, in modules of its own."""
-    # taken: addresses that the master or an earlier replica uses. The first replica may be the master itself.
-    taken, modules = set(got["master"]), [call["module"] for call in got["calls"][0]]
-    for device, calls in enumerate(got["calls"][1:], start=1):
-        addresses = {address for call in calls for address in call["addresses"]}
-        mistakes = ["weights_shared" if addresses & set(got["master"]) else "clones_shared"]
-        yield expect(not addresses & taken, words["memory_shared"], rank=device, mistakes=mistakes)
-        taken |= addresses
-        modules += [call["module"] for call in calls]
-    yield expect(len(set(modules)) == len(modules), words["module_shared"], mistakes=["module_shared"])
-
-
-def judge_buffers(
-    inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any], right: dict[str, Tensor]
-) -> Iterator[Judgement]:
-    """The model must have the buffers that replica 0 wrote; what the other replicas wrote is lost."""
-    model = replicated_model(inputs)
-    set_values(model, values)
-    before = model_tools.detached_copies(dict(model.named_buffers()))
-    for piece in values["pieces"]:  # if replicas share their buffers, every piece changes them
-        model(piece)
-    mistakes = {"buffers_lost": before, "buffers_shared": model_tools.detached_copies(dict(model.named_buffers()))}
-    yield from expect_tensors(words["model_buffer"], right, got["buffers"], mistakes=mistakes)
 
 
 REPLICATE = Task(
@@ -285,7 +242,7 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
     """Runs all steps with the learner's function. Returns for each what it left behind.
 
     loss: what the function returned. rows: of each call of the model's first layer, on any device. on_master: how many
-    of these calls used the model's own weights. gradients, weights: of the model.
+    of these calls used the model's own weights, or 1 if none did. gradients, weights: of the model.
     """
     model, outputs = step_model(inputs), []
     parameters = dict(model.named_parameters())
@@ -303,127 +260,31 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
         rows = sorted(call["rows"] for call in RecordingLinear.calls)
         gradients = model_tools.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
         weights = model_tools.detached_copies(parameters)
-        output = {"loss": loss, "rows": rows, "on_master": len(on_master)}
+        output = {"loss": loss, "rows": rows, "on_master": max(1, len(on_master))}
         outputs.append(output | {"gradients": gradients, "weights": weights})
     return outputs
 
 
 def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
-    """Compares every step. A mistake is named if one way to make it leaves what the learner's steps left, in each."""
-    inputs, outputs = world.inputs[0], world.outputs[0]
-    pieces_by_case = [pieces_of(inputs, case) for case in inputs["cases"]]
-    cases = list(zip(inputs["cases"], pieces_by_case, strict=True))
-    results = [step_results(case, pieces, inputs["num_devices"]) for case, pieces in cases]
-    mistakes = tuple(key for key in results[0] if key != "right" and is_step_mistake(key, results, outputs))
-    for (case, pieces), of_case, got in zip(cases, results, outputs, strict=True):
-        (right,) = of_case["right"]
-        for judgement in judge_one_step(case, pieces, right, got, inputs["num_devices"]):
-            # A failed Judgement that names no mistake yet gets those of all steps.
-            yield judgement if judgement.ok or judgement.mistakes else replace(judgement, mistakes=mistakes)
-
-
-def judge_one_step(
-    case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any], num_devices: int
-) -> Iterator[Judgement]:
-    """Expects the gradients, the weights and the mean loss of one process, and each piece on a device of its own.
+    """Expects in each step the gradients, weights and mean loss of one process, and each piece on a device of its own.
 
     On device 0 the piece may go through the model itself, so one call on the model is right, and several are not.
     """
-    size = len(case["x"])
-    gradients, weights = right
-    # "{}" stands for the name of a parameter, which expect_tensors fills in.
-    yield from expect_tensors(words["step_gradient"].format("{}", size), gradients, got["gradients"])
-    yield from expect_tensors(words["step_weight"].format("{}", size), weights, got["weights"])
-    total = sum(piece["loss"] for piece in pieces)
-    mistakes = {"sum_for_mean": total, "returns_nothing": None}
-    yield expect_tensor(words["loss_returned"].format(size), total / size, got["loss"], mistakes=mistakes)
-    rows = sorted(piece["rows"] for piece in pieces)
-    mistakes = {"one_device": [size]} if rows != [size] else {}
-    mistakes["even_pieces"] = sorted(map(len, case["x"].tensor_split(min(num_devices, size))))
-    yield expect_equal(words["rows_computed"].format(size), rows, got["rows"], mistakes=mistakes)
-    message = words["too_many_on_model"].format(got["on_master"], size)
-    yield expect(got["on_master"] <= 1, message, mistakes=["weights_shared"])
-
-
-def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
-    """Whether one way to make this mistake leaves what the learner's steps left, and is wrong in some of them.
-
-    A way that is right in every step, as a mean of means is with pieces of one length, would explain no error.
-    results: for each step a dict from the key to the results of each way. outputs: what run_step returned.
-    """
-    for way in zip(*(of_step[key] for of_step in results), strict=True):  # the result of one way, in each step
-        is_learners, is_right = True, True
-        for (gradients, weights), of_step, got in zip(way, results, outputs, strict=True):
-            right_gradients, right_weights = of_step["right"][0]
-            is_learners &= is_same(gradients, got["gradients"]) and is_same(weights, got["weights"])
-            is_right &= is_same(gradients, right_gradients) and is_same(weights, right_weights)
-        if is_learners and not is_right:
-            return True
-    return False
-
-
-def is_same(expected: Named, got: Any) -> bool:
-    """Whether two dicts of tensors are equal, and lack the same ones."""
-    pairs = [(tensor, got.get(name)) for name, tensor in expected.items()]
-    return all(other is None if tensor is None else is_close(tensor, other) for tensor, other in pairs)
-
-
-def pieces_of(inputs: dict[str, Any], case: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each piece of the batch its rows, its summed loss and the gradients of that, as one process gets them."""
-    pieces = []
-    chunks = (case[name].chunk(inputs["num_devices"]) for name in ("x", "y"))
-    for x, y in zip(*chunks, strict=True):
-        model = step_model(inputs)
+    inputs = world.inputs[0]
+    for case, got in zip(inputs["cases"], world.outputs[0], strict=True):
+        size, model = len(case["x"]), step_model(inputs)
         model.load_state_dict(case["weights"])
-        loss = (model(x) - y).square().sum()
+        loss = (model(case["x"]) - case["y"]).square().sum() / size
         loss.backward()
-        pieces.append({"rows": len(x), "loss": loss.detach(), "gradients": model_tools.gradients_of(model)})
-    return pieces
-
-
-def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int) -> dict[str, list[StepResult]]:
-    """What the right step leaves ("right"), and what each known mistake leaves, in each way to make it.
-
-    The pieces have the gradients of summed losses, so the right step divides their sum by the size of the batch.
-    """
-    size, num_pieces, num_columns = len(case["x"]), len(pieces), case["y"].shape[1]
-
-    def weighted(factors: Sequence[float]) -> StepResult:
-        """The result if the pieces' gradients are added with these factors; pieces without a factor are left out."""
-        pairs = list(zip(pieces, factors, strict=False))
-        gradients = {name: sum(one["gradients"][name] * factor for one, factor in pairs) for name in case["weights"]}
-        return gradients, updated(case, gradients)
-
-    # means: the factors that turn the sum of each piece into its mean.
-    right, means = weighted([1 / size] * num_pieces), [1 / piece["rows"] for piece in pieces]
-    gradients, weights = right
-    missing, zeros = dict.fromkeys(gradients), {name: torch.zeros_like(tensor) for name, tensor in gradients.items()}
-    with_stale = {name: gradients[name] + case["stale"][name] for name in gradients}  # those of an earlier step
-    not_cleared = (with_stale, updated(case, with_stale))
-    return {
-        "right": [right],
-        "not_cleared": [not_cleared],
-        "never_stepped": [(gradients, case["weights"])],
-        "stepped_twice": [(gradients, updated(case | {"lr": 2 * case["lr"]}, gradients))],
-        # The step may have used the right gradients or those with stale ones; afterwards there are none, or zeros.
-        "cleared_after": [(after, used) for after in (missing, zeros) for used in (weights, not_cleared[1])],
-        # The model has no gradients, or only those of the first piece: over the batch size, as a mean, or as a sum.
-        "gradients_never_back": [(missing, case["weights"]), *(weighted([one]) for one in (1 / size, means[0], 1.0))],
-        "divided_by_devices": [weighted([mean / num_devices for mean in means])],
-        "sum_divided_by_devices": [weighted([1 / count] * num_pieces) for count in (num_devices, num_pieces)],
-        "divided_by_padded": [
-            weighted([1 / num_pieces / length] * num_pieces) for length in (pieces[0]["rows"], size // num_devices or 1)
-        ],
-        "divided_by_elements": [weighted([1 / size / num_columns] * num_pieces)],
-        # With `.mean()` as the loss of a piece, the columns of y are divided by as well.
-        "mean_of_means": [weighted([mean / num_pieces / divisor for mean in means]) for divisor in (1, num_columns)],
-        "sum_for_mean": [weighted(means), weighted([1.0] * num_pieces)],  # the sum of the means, or of all rows
-    }
-
-
-def updated(case: dict[str, Any], gradients: Named) -> Named:
-    """The weights after a step of gradient descent."""
-    return {name: tensor - case["lr"] * gradients[name] for name, tensor in case["weights"].items()}
+        gradients = model_tools.gradients_of(model)
+        weights = {name: tensor - case["lr"] * gradients[name] for name, tensor in case["weights"].items()}
+        # "{}" stands for the name of a parameter, which expect_tensors fills in.
+        yield from expect_tensors(words["step_gradient"].format("{}", size), gradients, got["gradients"])
+        yield from expect_tensors(words["step_weight"].format("{}", size), weights, got["weights"])
+        yield expect_tensor(words["loss_returned"].format(size), loss.detach(), got["loss"])
+        rows = sorted(map(len, case["x"].chunk(inputs["num_devices"])))
+        yield expect_equal(words["rows_computed"].format(size), rows, got["rows"])
+        yield expect(got["on_master"] <= 1, words["too_many_on_model"].format(got["on_master"], size))
 
 
 STEP = Task(

@@ -9,18 +9,14 @@ The grader calls three functions of each task:
   run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
   judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A Judgement's `rank` is the number of a device. A mistake is a wrong solution that learners often write. Its key, such
-as "empty_pieces", is that of its hint in hints.yaml. In 02.scatter it is another rule for splitting a tensor, and it is
-named if it explains all pieces. In 02.gather, an `expect…` function that finds a wrong value names keys of its argument
-`mistakes`: all if it is a list; if it is a dict, those whose value is the learner's, which a [] never is.
-`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+A Judgement's `rank` is the number of a device. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a
+value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,8 +28,6 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
 words = LAB.messages
-
-SplitRule = Callable[[Tensor, int], Sequence[Tensor]]  # a tensor and the number of devices -> its pieces
 
 
 # -- 02.scatter ------------------------------------------------------------------------------------------------------
@@ -89,21 +83,17 @@ def structure_of(tree: Any) -> str:
 
 
 def judge_scatter(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the pieces of torch's `chunk`. A mistake must explain the batches of one structure in all sizes."""
+    """Expects the pieces of torch's `chunk`, for the batches of each structure in all sizes."""
     inputs, outputs = world.inputs[0], world.outputs[0]
-    num_devices = inputs["num_devices"]
     by_structure = zip(*map(batches_of, inputs["cases"]), strict=True)  # for each structure, its batches in all sizes
-    outputs_by_structure = zip(*outputs, strict=True)
-    for batches, got in zip(by_structure, outputs_by_structure, strict=True):
-        pairs = [(batch, scattered["pieces"]) for batch, scattered in zip(batches, got, strict=True)]
-        mistakes = [key for key, rule in RULES.items() if all(is_split_by(rule, num_devices, *pair) for pair in pairs)]
+    for batches, got in zip(by_structure, zip(*outputs, strict=True), strict=True):
         for batch, scattered in zip(batches, got, strict=True):
-            yield from judge_pieces(batch, scattered, num_devices, mistakes)
+            yield from judge_pieces(batch, scattered, inputs["num_devices"])
 
 
-def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
+def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int) -> Iterator[Judgement]:
     """Expects the pieces of one batch: a list, the right number of them, every value, and the structure of each."""
-    right, pieces = split(batch, num_devices, torch.chunk), got["pieces"]
+    right, pieces = split(batch, num_devices), got["pieces"]
     size = num_rows(batch)
     if not isinstance(pieces, list):
         # What cannot be sent to the judge, such as a generator, arrives as the text "<generator>".
@@ -111,15 +101,14 @@ def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: li
         yield expect(False, words["no_list"].format(kind))
         return
     message = words["num_pieces"].format(size, len(pieces), len(right), math.ceil(size / num_devices))
-    yield expect(len(pieces) == len(right), message, mistakes=mistakes)
+    yield expect(len(pieces) == len(right), message)
     for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):  # their number is judged above
         expected_leaves, leaves = leaves_of(expected), leaves_of(piece)
         for name, value in expected_leaves.items():
             compare = expect_tensor if isinstance(value, Tensor) else expect_equal
             start, is_whole = device * math.ceil(size / num_devices), not isinstance(value, Tensor) or "whole" in name
             what = words["whole_value" if is_whole else "piece"].format(name, size, start)
-            judgement = compare(what, value, leaves.get(name), rank=device)
-            yield judgement if judgement.ok else replace(judgement, mistakes=tuple(mistakes))
+            yield compare(what, value, leaves.get(name), rank=device)
     for device, structure in enumerate(got["structures"]):
         yield expect_equal(words["piece_structure"].format(size), structure_of(batch), structure, rank=device)
 
@@ -140,60 +129,21 @@ def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
     return {path: leaf for member, value in members for path, leaf in leaves_of(value, member).items()}
 
 
-def split(tree: Any, num_devices: int, rule: SplitRule, depth: int = 0) -> list[Any]:
-    """One piece per device, by a rule for a single tensor; lists are not split.
+def split(tree: Any, num_devices: int) -> list[Any]:
+    """One piece per device; lists are not split. Tuples become lists, as they do on their way to the judge.
 
-    Tuples become lists, as they do on their way to the judge. A batch of few rows gives fewer pieces than devices.
-    depth: how many tuples and dicts are around `tree`.
+    A batch of few rows gives fewer pieces than devices.
     """
     if isinstance(tree, Tensor):
-        is_left_whole = rule is top_only and depth > 1
-        return [tree] * num_devices if is_left_whole else list(rule(tree, num_devices))
+        return list(tree.chunk(num_devices))
     if isinstance(tree, Mapping):
-        columns = [split(value, num_devices, rule, depth + 1) for value in tree.values()]
+        columns = [split(value, num_devices) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=False)]
-    if isinstance(tree, tuple) or isinstance(tree, list) and rule is lists_too:
-        columns = [split(value, num_devices, rule, depth + 1) for value in tree]
-        return [list(row) for row in zip(*columns, strict=False)]
+    if isinstance(tree, tuple):
+        return [list(row) for row in zip(*(split(value, num_devices) for value in tree), strict=False)]
     return [tree] * num_devices
 
 
-def is_split_by(rule: SplitRule, num_devices: int, batch: Any, pieces: Any) -> bool:
-    """Whether the pieces of a batch are those that the rule gives."""
-    given, expected = leaves_of(pieces), leaves_of(split(batch, num_devices, rule))
-    return given.keys() == expected.keys() and all(is_equal(expected[path], leaf) for path, leaf in given.items())
-
-
-def is_equal(a: Any, b: Any) -> bool:
-    """Whether two tensors, or two values of one type, are equal."""
-    return a.equal(b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
-
-
-# -- the rules of known mistakes for splitting a tensor --------------------------------------------------------------
-def top_only(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
-    """Splits like torch.chunk. But `split` applies it only to tensors at the top of a batch, not deeper inside."""
-    return tensor.chunk(num_devices)
-
-
-def lists_too(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
-    """Splits like torch.chunk. But `split` applies it to the tensors in lists as well."""
-    return tensor.chunk(num_devices)
-
-
-def slices_of(tensor: Tensor, num_devices: int, size: int) -> list[Tensor]:
-    """One slice of `size` rows for each device; the last ones may be shorter or empty."""
-    return [tensor[device * size : (device + 1) * size] for device in range(num_devices)]
-
-
-RULES: dict[str, SplitRule] = {  # key of a hint -> how somebody with this mistake splits x over n devices
-    "last_piece_dropped": lambda x, n: slices_of(x, n, len(x) // n),
-    "empty_pieces": lambda x, n: slices_of(x, n, math.ceil(len(x) / n)),
-    "even_pieces": lambda x, n: [piece for piece in x.tensor_split(n) if len(piece)],
-    "strided_pieces": lambda x, n: [x[device::n] for device in range(min(n, len(x)))],
-    "rest_to_last": lambda x, n: x.split([len(x) // n] * (n - 1) + [len(x) - len(x) // n * (n - 1)]),
-    "not_cut_inside": top_only,
-    "lists_cut": lists_too,
-}
 # What Python's error says -> key of the hint.
 MISCOUNTED = {"list index out of range": "pieces_miscounted", "zip() argument": "pieces_miscounted"}
 SCATTER = Task(
@@ -229,7 +179,8 @@ def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     """Calls the learner's function, which copies each output with `send` and joins them on device 0; then its backward.
 
     It yields between forward and backward, so that the next case's forward comes in between. Returns the joined output,
-    the copies in forward and backward, the gradient of each output, and whether a custom autograd function was used.
+    the copies in forward and backward, the gradient of each output, and whether a custom autograd function was used, so
+    that a backward which returns no gradients is not taken for none at all.
     """
     crossed: list[list[int]] = []  # source, destination and bytes of each copy between two devices
 
@@ -267,28 +218,14 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect_tensor(words["gathered_output"], torch.cat(outputs), got["gathered"])
     forward, backward = [[i, 0, sizes[i]] for i in other_devices], [[0, i, sizes[i]] for i in other_devices]
     message = words["crosses_in_forward"].format(routes(got["forward"]), routes(forward))
-    yield expect(got["forward"] == forward, message, mistakes=wrong_copies(got["forward"], forward, "never_crosses"))
+    yield expect(got["forward"] == forward, message)
     gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
-    judgements = []
     for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
-        # No gradient at all (None) means a detached output, unless a custom backward is to blame ([], never named).
-        mistakes = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
         start = sum(rows[:device])
         what = words["output_gradient"].format(device, start, start + rows[device] - 1)
-        judgements.append(expect_tensor(what, right, gradient_got, rank=device, mistakes=mistakes))
-    yield from judgements
-    only_crossing_is_missing = got["forward"] and all(judgement.ok for judgement in judgements)
-    known = wrong_copies(got["backward"], backward, "gradient_stays" if only_crossing_is_missing else "")
-    if got["backward"] == [[0, i, sum(sizes)] for i in other_devices]:
-        known = ["whole_gradient_sent"]
+        yield expect_tensor(what, right, gradient_got, rank=device)
     message = words["crosses_in_backward"].format(routes(got["backward"]), routes(backward))
-    yield expect(got["backward"] == backward, message, mistakes=known)
-
-
-def wrong_copies(got: list[list[int]], right: list[list[int]], none: str) -> list[str]:
-    """The mistake of these copies between devices. none: its key if there are none; "" for no hint about that."""
-    is_turned = bool(got) and got == sorted([target, source, size] for source, target, size in right)
-    return ["wrong_way"] if is_turned else [none] if none and not got else []
+    yield expect(got["backward"] == backward, message)
 
 
 def routes(copies: Sequence[Sequence[int]]) -> str:

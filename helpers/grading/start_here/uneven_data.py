@@ -7,9 +7,7 @@ The grader calls three functions of each task:
   judge_…  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank. Every rank's result must
            be what one process computes from all of the data
 
-A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names those keys in its dict `mistakes` whose value is the
-learner's. A rank that makes fewer calls than the others shows as a hang or a mismatch; see recognise_left_out.
+A rank that makes fewer calls than the others shows as a hang or a mismatch; see recognise_left_out.
 `words["…"]` is what a sentence calls a value, from messages.yaml.
 """
 
@@ -23,7 +21,7 @@ import torch
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.kit.model_tools import scaled, simplified
+from helpers.grading.kit.model_tools import simplified
 from helpers.grading.start_here import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
@@ -58,18 +56,9 @@ def run_total(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
 
 def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the number of all examples on every rank."""
-    examples = [of_rank["examples"] for of_rank in world.inputs]
-    counts = list(map(len, examples))
-    wrong = {
-        "returns_nothing": None,
-        "counts_ranks": world.size,
-        "sums_examples": sum(map(sum, examples)),
-        "mean_for_sum": simplified(sum(counts) / world.size),
-    }
+    counts = [len(of_rank["examples"]) for of_rank in world.inputs]
     for rank, output in enumerate(world.outputs):
-        mistakes = wrong | {"own_count": counts[rank]}
-        what = words["num_examples"].format(counts)
-        yield expect_equal(what, sum(counts), output["total"], rank=rank, mistakes=mistakes)
+        yield expect_equal(words["num_examples"].format(counts), sum(counts), output["total"], rank=rank)
 
 
 TOTAL = Task(
@@ -89,28 +78,18 @@ def make_mean(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_mean(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """The mean that the learner's function returns; a float becomes a float64 tensor."""
-    losses = inputs["losses"].clone()
-    mean = submitted(losses)
-    return {"mean": torch.tensor(mean, dtype=torch.float64) if isinstance(mean, float) else mean}
+    """The mean that the learner's function returns; a float or a tensor with one element counts as its number."""
+    mean = submitted(inputs["losses"].clone())
+    is_number = isinstance(mean, float) or (isinstance(mean, torch.Tensor) and mean.numel() == 1)
+    return {"mean": torch.tensor(float(mean), dtype=torch.float64) if is_number else mean}
 
 
 def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean over the losses of all ranks, as a tensor with one element of any shape."""
     losses = [of_rank["losses"] for of_rank in world.inputs]
-    all_losses = torch.cat(losses)
-    mistakes = {
-        "mean_of_means": torch.stack([of_rank.mean() for of_rank in losses]).mean(),
-        "sum_for_mean": all_losses.sum(),
-        "divided_by_ranks": all_losses.sum() / world.size,
-        "divided_twice": all_losses.mean() / world.size,
-    }
     what = words["mean_loss"].format(list(map(len, losses)))
     for rank, output in enumerate(world.outputs):
-        got = output["mean"]
-        got = got.reshape(()).double() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
-        own = {"own_mean": losses[rank].mean(), "divided_by_own_count": all_losses.sum() / len(losses[rank])}
-        yield expect_tensor(what, all_losses.mean(), got, rank=rank, mistakes=mistakes | own)
+        yield expect_tensor(what, torch.cat(losses).mean(), output["mean"], rank=rank)
 
 
 MEAN = Task(
@@ -149,23 +128,13 @@ def run_layers(submitted, inputs: dict[str, Any], context: RankContext) -> dict[
 def judge_layers(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects for each layer the sum of the gradients on all ranks, where a missing gradient counts as zeros."""
     zeros = torch.zeros(3, dtype=torch.float64)
-    by_rank = []
-    for of_rank in world.inputs:
-        by_rank.append({name: zeros if one is None else one for name, one in of_rank["gradients"].items()})
-    sums = {name: sum(gradients[name] for gradients in by_rank) for name in LAYER_NAMES}
-    layers_added = dict.fromkeys(sums, sum(sums.values()))
-    for rank, (of_rank, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+    gradients = [of_rank["gradients"] for of_rank in world.inputs]
+    sums = {name: sum(zeros if one[name] is None else one[name] for one in gradients) for name in LAYER_NAMES}
+    for rank, output in enumerate(world.outputs):
         is_dict = isinstance(output["sums"], dict)
         yield expect(is_dict, words["no_dict"].format(type(output["sums"]).__name__), rank=rank)
-        mistakes = {
-            "own_layers": by_rank[rank],
-            "mean_for_sum": scaled(sums, 1 / world.size),
-            "layers_added": layers_added,
-            # None where this rank has no gradient; a [] is never the learner's value.
-            "missing_for_one": {name: [] if one is not None else None for name, one in of_rank["gradients"].items()},
-        }
         if is_dict:
-            yield from expect_tensors(words["layer_sum"], sums, output["sums"], rank=rank, mistakes=mistakes)
+            yield from expect_tensors(words["layer_sum"], sums, output["sums"], rank=rank)
 
 
 LAYERS = Task(
