@@ -151,13 +151,18 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
 def call_with_failure(
     submitted, barrier: ReplicaBarrier, weights: list[Tensor], pieces: list[Any], failing: int
 ) -> dict[str, Any]:
-    """What `parallel_apply` raises, and with what text and notes, when the replica on device `failing` raises."""
+    """What `parallel_apply` raises when the replica on device `failing` does, and which devices the exception names.
+
+    Its text and notes are returned only if they name others, since there are many ways to name the right one.
+    """
     replicas = [barrier.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
     try:
         submitted(replicas, list(pieces))
     except Exception as error:
-        return {"raised": type(error).__name__, "text": "\n".join([str(error), *getattr(error, "__notes__", [])])}
-    return {"raised": "nothing", "text": ""}
+        text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        named = [device for device in range(len(weights)) if f"device {device}" in text]
+        return {"raised": type(error).__name__, "named": named, "text": "" if named == [failing] else text}
+    return {"raised": "nothing", "named": [], "text": ""}
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
@@ -180,7 +185,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     if all(got["raised"] not in ("nothing", StayedAway.__name__) for got in failures):
         mistakes = ["exception_rebuilt"]
     for failing, got in zip(inputs["failing"], failures, strict=True):
-        yield from judge_failure(got, failing, num_devices, mistakes)
+        yield from judge_failure(got, failing, mistakes)
 
 
 def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
@@ -198,13 +203,12 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
             yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)
 
 
-def judge_failure(got: dict[str, Any], failing: int, num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
+def judge_failure(got: dict[str, Any], failing: int, mistakes: list[str]) -> Iterator[Judgement]:
     """Expects that the replica's own exception comes out, and that it names this device and no other."""
     message = words["other_exception"].format(StayedAway.__name__, got["raised"])
     yield expect(got["raised"] == StayedAway.__name__, message, rank=failing, mistakes=mistakes)
-    named = [device for device in range(num_devices) if f"device {device}" in got["text"]]
-    known = ["wrong_device_named" if named else "device_unnamed"]
-    is_right = named == [failing] or got["raised"] != StayedAway.__name__
+    known = ["wrong_device_named" if got["named"] else "device_unnamed"]
+    is_right = got["named"] == [failing] or got["raised"] != StayedAway.__name__
     yield expect(is_right, words["device_not_named"].format(failing, got["text"]), rank=failing, mistakes=known)
 
 
