@@ -180,12 +180,8 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     for device, is_attached in enumerate(runs["as usual"]["attached"]):
         yield expect(is_attached, words["output_is_detached"], rank=device)
     yield from judge_modes(runs)
-    failures = world.outputs[0]["failures"]
-    mistakes = ["exception_swallowed"] if all(got["raised"] == "nothing" for got in failures) else []
-    if all(got["raised"] not in ("nothing", StayedAway.__name__) for got in failures):
-        mistakes = ["exception_rebuilt"]
-    for failing, got in zip(inputs["failing"], failures, strict=True):
-        yield from judge_failure(got, failing, mistakes)
+    for failing, got in zip(inputs["failing"], world.outputs[0]["failures"], strict=True):
+        yield from judge_failure(got, failing)
 
 
 def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
@@ -203,13 +199,14 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
             yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)
 
 
-def judge_failure(got: dict[str, Any], failing: int, mistakes: list[str]) -> Iterator[Judgement]:
+def judge_failure(got: dict[str, Any], failing: int) -> Iterator[Judgement]:
     """Expects that the replica's own exception comes out, and that it names this device and no other."""
-    message = words["other_exception"].format(StayedAway.__name__, got["raised"])
-    yield expect(got["raised"] == StayedAway.__name__, message, rank=failing, mistakes=mistakes)
-    known = ["wrong_device_named" if got["named"] else "device_unnamed"]
-    is_right = got["named"] == [failing] or got["raised"] != StayedAway.__name__
-    yield expect(is_right, words["device_not_named"].format(failing, got["text"]), rank=failing, mistakes=known)
+    is_its_own, message = got["raised"] == StayedAway.__name__, words["other_exception"]
+    known = "exception_swallowed" if got["raised"] == "nothing" else "exception_rebuilt"
+    yield expect(is_its_own, message.format(StayedAway.__name__, got["raised"]), rank=failing, mistakes=[known])
+    known = "wrong_device_named" if got["named"] else "device_unnamed"
+    is_right, message = got["named"] == [failing] or not is_its_own, words["device_not_named"]
+    yield expect(is_right, message.format(failing, got["text"]), rank=failing, mistakes=[known])
 
 
 PARALLEL_APPLY = Task(
