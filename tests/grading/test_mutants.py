@@ -18,6 +18,7 @@ ALSO = {
     ("01.all_to_all", "overwrites_send_buffer"): ("wrong_place",),  # what was overwritten is what a wrong place holds
     ("01.broadcast", "root_sends_to_all"): ("ranks_idle",),  # while the root sends, others have nothing to do
     ("01.broadcast", "chain"): ("ranks_idle",),
+    ("01.all_reduce", "no_all_gather"): ("one_step_short",),  # on three ranks as many messages
     ("02.step", "divided_by_devices"): ("mean_of_means",),  # the same number where every device has a piece
     ("03.average", "copy_reduced"): ("some_left_out",),  # where only the first or last gradient is transposed
     ("03.sampler", "tail_dropped"): ("length_rounded_down",),  # a length that is rounded down is given by len, too

@@ -68,7 +68,8 @@ def chunks_of(world: JudgedWorld) -> list[list[Tensor]]:
 
 def wrong_messages(world: JudgedWorld) -> list[str]:
     """The mistake that the size of the messages shows: all are whole tensors, or as long as the longest chunk."""
-    sent, tensor = {event.payload_bytes for log in world.logs for event in log.events}, world.inputs[0]["tensor"]
+    sent = {event.payload_bytes for rank in range(world.size) for event in sends_of(world, rank)}
+    tensor = world.inputs[0]["tensor"]
     if world.size > 1 and sent == {tensor.nbytes}:
         return ["whole_tensors"]
     longest = tensor.element_size() * math.ceil(len(tensor) / world.size)
