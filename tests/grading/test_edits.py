@@ -119,8 +119,9 @@ def test_a_wrong_file_is_one_sentence(tmp_path):
 @pytest.mark.parametrize("lab", LABS)
 def test_the_answer_is_the_lab_s_own_and_no_two_mistakes_are_the_same(lab):
     for key, known in read_mistakes(mistakes_file(lab[:2])).items():
-        # What a chapter imports above its folded answer for pictures would cost a check seconds.
-        assert answer_to(lab, key).strip().endswith(known.answer.strip()), key
+        # What the chapter imports above its answer takes seconds on a rank, and what an answer needs is in the imports.
+        right = re.sub(r"(?m)^(from|import) .*\n", "", answer_to(lab, key))
+        assert known.answer.strip() in (answer_to(lab, key).strip(), right.strip()), key
         texts = [known.answer, *(one.text for one in known.mistakes)]
         assert len({text.strip() for text in texts}) == len(texts), key
 

@@ -32,10 +32,8 @@ ALSO = {
     ("03.rehearsed", "tags_kept"): ("edges_exchanged", "wrong_rows"),  # on two ranks the rows change places
     ("03.rehearsed", "edges_exchanged"): ("wrong_rows",),  # on two ranks the rows change places
     ("04.overflow", "asks_only_when_found"): ("gradients_sent",),  # messages that do not fit, on one rank or the other
-    ("05.states", "master_forgotten"): ("one_moment",),  # 4 bytes a parameter are missing, whichever they are
     ("05.checkpoint", "never_recomputes"): ("keeps_activations",),  # what is not computed again was kept
     ("05.checkpoint", "reseeded"): ("generator_moved",),  # a seed moves the generator
-    ("05.chunked", "mean_of_means"): ("chunk_of_padding",),  # the mean of a chunk of padding is one of the means
     ("06.cut", "layers_lost"): ("not_the_best",),  # where the layers happen to suffice, the cut is not the best
     ("07.cross_entropy", "other_than_max"): ("out_of_range",),  # a sum of maxima leaves the range of floats, too
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there

@@ -8,8 +8,8 @@ training_loops.py      05.accumulate   gradient accumulation that holds one micr
                        05.evaluate     an evaluation loop that holds no graph; only the chapter asks it
 saved_activations.py   05.checkpoint   activation checkpointing, with the same dropout in the second pass
                        05.chunked      cross entropy that never holds the logits of all tokens
-formulas.yaml          the formulas and their known mistakes, as sums of terms
-hints.yaml             what a learner is told about each known mistake
+mistakes.yaml          the known mistakes, as edits of the right answers
+hints.yaml             what a learner is told about each of them
 messages.yaml          what its judges say besides: names of values, and sentences about what is wrong
 
 In LAB, "byte_formulas.COUNT" is the Task called COUNT in byte_formulas.py; tasks are listed from easy to hard, and

@@ -2,7 +2,8 @@
 
 05.checkpoint is activation checkpointing: store the inputs of a block, and run it again in backward with the same
 dropout. 05.chunked is a cross entropy that computes logits for one chunk of tokens at a time. Values and gradients are
-compared with those of plain code, and bytes with limits between what a right answer and what a known mistake needs.
+compared with those of plain code, and bytes with limits between what a right answer and what a known mistake needs. A
+run leaves its bytes with the marks, in world.marks[0], as in training_loops.py.
 
 The grader calls three functions of each task:
   make_…   draws the inputs of one test case; `rng.tensor(*shape)` has the dtype and memory layout of the case
@@ -12,10 +13,9 @@ The grader calls three functions of each task:
 A run yields between forward and backward. There the runner runs the forward of another case, so what a call stores must
 belong to that call. A MemoryMeter counts the bytes of all tensors that are alive.
 
-A mistake is a wrong solution that learners often write. Its key, such as "mean_of_means", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's. `words["…"]` is a sentence of messages.yaml, or what a sentence
-calls a value. `rng.case.number` counts the cases of a check from 0.
+A known mistake is named here only where what it leaves differs from learner to learner, in the bytes or in the random
+numbers. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+`rng.case.number` counts the cases of a check from 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,13 +30,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
 from helpers.grading.kit.histories import run_to_end
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.memory import LAB
-from helpers.grading.memory.training_loops import FACTOR_TOLERANCE, PADDING, factors_of, judge_divisors
+from helpers.grading.memory.training_loops import PADDING, factors_of, judge_divisors, note_bytes
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
-from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
@@ -46,8 +44,6 @@ words = LAB.messages
 NUM_BLOCKS, NUM_ROWS, DROPOUT = 4, 96, 0.3
 EXTRA_BYTES = 8192  # that a block may store besides its input; the state of torch's generator needs 5 KB
 MAX_PEAK_SHARE = 0.75  # of the peak without checkpointing
-# Of the bytes that are stored without checkpointing. Whoever stores more has kept the graph of the first pass.
-KEEPING_SHARE = 0.5
 Block = Callable[[Tensor, Tensor], Tensor]  # (x, positions) -> y
 
 
@@ -70,19 +66,16 @@ def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     return [inputs | {"frozen": ["down1"] if rng.case.number else []}]
 
 
-def make_block(
-    weights: dict[str, Tensor], number: int, calls: list[list[int]], generator: torch.Generator | None
-) -> Block:
+def make_block(weights: dict[str, Tensor], number: int, calls: list[list[int]], generator: torch.Generator) -> Block:
     """Block `number`: from x (rows, hidden) and positions (rows,) to (rows, hidden), with dropout.
 
     Each call adds a checksum of the random generator's state to `calls[number]`, so that the judge sees how often the
-    block ran, and whether two calls drew the same dropout. Without a generator, torch's own is used.
+    block ran, and whether two calls drew the same dropout.
     """
     table, up, down = (weights[f"{name}{number}"] for name in ("table", "up", "down"))
 
     def block(x: Tensor, positions: Tensor) -> Tensor:
-        state = torch.get_rng_state() if generator is None else generator.get_state()
-        calls[number].append(zlib.crc32(bytes(state.tolist())))
+        calls[number].append(zlib.crc32(bytes(generator.get_state().tolist())))
         wide = torch.tanh((x + table[positions]) @ up)  # (rows, 4 hidden)
         is_kept = torch.empty_like(wide).bernoulli_(1 - DROPOUT, generator=generator)
         return x + (wide * is_kept / (1 - DROPOUT)) @ down
@@ -90,21 +83,17 @@ def make_block(
     return block
 
 
-def run_checkpoint(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs all blocks with the learner's function, on torch's own generator."""
-    torch.manual_seed(inputs["seed"])
-    return (yield from run_blocks(submitted, inputs, None))
+def run_checkpoint(
+    submitted, inputs: dict[str, Any], context: RankContext, generator: torch.Generator = torch.default_generator
+) -> Iterator[None]:
+    """Forward and backward through all blocks with the learner's function, on torch's own generator.
 
-
-def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> Iterator[None]:
-    """Forward and backward through all blocks; between the two, the runner may run another case.
-
-    Returns the output, the gradients, the bytes that are stored between forward and backward, those at the peak, and
-    what the generator draws after backward.
+    Between the two, the runner may run another case. Returns the output, the gradients, and what the generator draws
+    after backward. The marks are the bytes that are stored between forward and backward, and those at the peak.
     """
-    weights = {name: value.clone() for name, value in inputs["weights"].items()}
-    for name, value in weights.items():
-        value.requires_grad_(name not in inputs["frozen"])
+    generator.manual_seed(inputs["seed"])
+    frozen = inputs["frozen"]
+    weights = {name: value.clone().requires_grad_(name not in frozen) for name, value in inputs["weights"].items()}
     x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
@@ -117,97 +106,68 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
         stored = meter.current_bytes
         # Moves the generator, so that a second pass without the stored state does not draw the same dropout by chance.
         torch.rand(2, generator=generator)
-    outputs = {"output": y.detach().clone(), "stored": stored}
-    used_generator = generator or torch.default_generator
-    state = used_generator.get_state()
+    outputs = {"output": y.detach().clone()}
+    state = generator.get_state()
     yield
-    used_generator.set_state(state)  # another case may have moved it
+    generator.set_state(state)  # another case may have moved it
     with meter:
         y.backward(gradient)
         del y  # and with it the graph
-    outputs |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak_bytes}
+    outputs["after"] = torch.rand(2, generator=generator).tolist()
+    note_bytes(context, stored=stored, peak=meter.peak_bytes)
     gradients = {name: value.grad for name, value in weights.items()}
     return outputs | {"calls": calls, "x": x.grad, "gradients": gradients}
 
 
-def run_in_judge(checkpoint: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What `run_blocks` returns with a function of the judge, which gets a generator of its own as first argument.
+def run_plain(inputs: dict[str, Any]) -> dict[str, Any]:
+    """What `run_checkpoint` leaves with plain code, which has a generator of its own.
 
     Torch's generator belongs to the whole process, and when a teacher grades a class, several judges run at the same
     time in threads of one process.
     """
-    generator = torch.Generator().manual_seed(inputs["seed"])
+    context = RankContext(0, 1)
     with one_thread():
-        return run_to_end(run_blocks(partial(checkpoint, generator), inputs, generator))
-
-
-def without_checkpoint(generator: torch.Generator, block: Block, *args: Tensor) -> Tensor:
-    """Plain code, with which everything is compared."""
-    return block(*args)
-
-
-def backward_from_ones(generator: torch.Generator, block: Block, *args: Tensor) -> Tensor:
-    """A mistake: the backward of each block starts from ones and ignores the gradient that comes in."""
-    y = block(*args)
-    y.register_hook(torch.ones_like)
-    return y
+        outputs = run_to_end(run_checkpoint(lambda block, *args: block(*args), inputs, context, torch.Generator()))
+    return outputs | dict(context.marks)
 
 
 def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the values and gradients of plain code, two runs of each block, an unmoved generator, and fewer bytes."""
-    inputs, got = world.inputs[0], world.outputs[0]
+    """Expects two runs of each block, the values and gradients of plain code, an unmoved generator, and fewer bytes.
+
+    Both runs must begin with the state of the generator that plain code has there.
+    """
+    inputs, got = world.inputs[0], world.outputs[0] | dict(world.marks[0])
     if "returned" in got:
-        yield expect(False, words["checkpoint_returns"].format(got["returned"]), mistakes=detached(got["returned"]))
+        yield expect(False, words["checkpoint_returns"].format(got["returned"]))
         return
-    right, ones = (run_in_judge(one, inputs) for one in (without_checkpoint, backward_from_ones))
-    yield from judge_block_calls(right, got)
+    right = run_plain(inputs)
+    for number, calls in enumerate(got["calls"]):  # of each block
+        yield expect_equal(words["calls_of_block"].format(number), 2, len(calls))
+        is_first_right, text = calls[:1] in ([], right["calls"][number]), words["begins_elsewhere"].format(number)
+        yield expect(is_first_right, text, mistakes=["reseeded"])  # with whatever seed
+        # From whichever other state.
+        yield expect(len(set(calls)) <= 1, words["other_random_numbers"].format(number), mistakes=["other_mask"])
     if not all(got["calls"]):
         return  # a block never ran, and the rest follows from that
     yield expect_tensor(words["output_of_last_block"], right["output"], got["output"])
-    known = {
-        "incoming_gradient_ignored": ones["x"],
-        "x_gets_nothing": [torch.zeros_like(right["x"]), *[None] * (got["x"] is None)],
-    }
-    yield expect_tensor(words["input_gradient"].format(NUM_BLOCKS), right["x"], got["x"], mistakes=known)
-    mistakes = {
-        "parameters_get_nothing": dict.fromkeys(right["gradients"]),
-        "incoming_gradient_ignored": ones["gradients"],
-    }
-    trained = {name: value for name, value in right["gradients"].items() if value is not None}
-    yield from expect_tensors(words["parameter_gradient"], trained, got["gradients"], mistakes=mistakes)
-    for name in inputs["frozen"]:
-        yield expect_equal(words["parameter_gradient"].format(name), None, got["gradients"].get(name))
+    yield expect_tensor(words["input_gradient"].format(NUM_BLOCKS), right["x"], got["x"])
+    for name, expected in right["gradients"].items():  # None for a frozen parameter
+        compare = expect_equal if expected is None else expect_tensor
+        yield compare(words["parameter_gradient"].format(name), expected, got["gradients"].get(name))
     known = {"generator_moved": got["after"]}  # every wrong draw shows this mistake
     yield expect_equal(words["random_after_backward"], right["after"], got["after"], mistakes=known)
     yield from judge_checkpoint_bytes(inputs, right, got)
 
 
-def detached(returned: str) -> list[str]:
-    """The mistake of somebody who returns a number, or a tensor without a graph; nothing is known of other types."""
-    return ["detached_output"] if returned in ("float", "Tensor(requires_grad=False)") else []
-
-
-def judge_block_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
-    """Expects each block to run twice from the same state of the generator, the one that it has in plain code."""
-    for number, calls in enumerate(got["calls"]):
-        mistakes = {"never_recomputes": 1, "recomputed_twice": 3}
-        yield expect_equal(words["calls_of_block"].format(number), 2, len(calls), mistakes=mistakes)
-        known = ["reseeded"]
-        yield expect(
-            calls[:1] in ([], right["calls"][number]), words["begins_elsewhere"].format(number), mistakes=known
-        )
-        yield expect(len(set(calls)) <= 1, words["other_random_numbers"].format(number), mistakes=["other_mask"])
-
-
 def judge_checkpoint_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
-    """Expects few bytes between forward and backward, and at the peak."""
-    limits = {"stored": NUM_BLOCKS * (inputs["x"].nbytes + EXTRA_BYTES), "peak": MAX_PEAK_SHARE * right["peak"]}
-    known = ["keeps_activations"] if got["stored"] > KEEPING_SHARE * right["stored"] else []
-    if not known and got["stored"] <= limits["stored"]:
-        known = ["second_graph_kept"]  # only the peak, which is reached in backward, is too large
-    for name, limit in limits.items():
+    """Expects few bytes between forward and backward, and then, since it follows from that, also at the peak."""
+    kinds = [("stored", NUM_BLOCKS * (inputs["x"].nbytes + EXTRA_BYTES), "keeps_activations")]
+    kinds.append(("peak", MAX_PEAK_SHARE * right["peak"], "second_graph_kept"))
+    for name, limit, mistake in kinds:
         message = words[f"{name}_bytes"].format(*(format_bytes(int(one)) for one in (got[name], limit, right[name])))
-        yield expect(got[name] <= limit, message, mistakes=known)
+        yield expect(got[name] <= limit, message, mistakes=[mistake])
+        if got[name] > limit:
+            return
 
 
 REFUSED = {  # what torch's error says -> key of the hint
@@ -238,7 +198,6 @@ MAX_CHUNKS, MAX_GRADIENT_COPIES = 8, 5
 # Chunks of logits that one tensor may be as large as: 2, because for float32 logits a tensor of float64 or a one-hot
 # matrix of int64 has twice their bytes.
 MAX_TENSOR = 2
-LARGE_TOLERANCE = 3e-3  # relative to the largest value, where logits are large
 
 
 def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -262,16 +221,20 @@ def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_values(rng: CaseGenerator, *shape: int) -> Tensor:
-    """Random values. In the case "large" they are about 30, so that logits come to thousands and exp of them overflows.
+    """Random values. In the case "large" they are whole numbers of about 30.
 
-    There `rng.tensor` draws values of about a million.
+    So logits come to thousands and exp of them overflows, but no digit of a logit is lost in float32. There
+    `rng.tensor` draws values of about a million.
     """
     values = rng.tensor(*shape)
-    return values / 3e4 if rng.case.values == "large" else values
+    return (values / 3e4).round() if rng.case.values == "large" else values
 
 
 def run_chunked(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Loss, gradients and bytes; the loss is multiplied by a factor before backward, as a loss scaler does."""
+    """Loss and gradients, with the bytes as marks.
+
+    The loss is multiplied by a factor before backward, as a loss scaler does.
+    """
     x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
     targets = inputs["targets"].clone()
     meter = MemoryMeter([x, weight, targets])
@@ -284,110 +247,42 @@ def run_chunked(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
     with one_thread(), meter:
         (inputs["factor"] * loss).backward()
         del loss  # and with it the graph
-    peaks = {"peak": meter.peak_bytes, "largest": meter.largest_bytes}
-    return {"loss": result, "x": x.grad, "weight": weight.grad} | peaks
+    note_bytes(context, peak=meter.peak_bytes, largest=meter.largest_bytes)
+    return {"loss": result, "x": x.grad, "weight": weight.grad}
 
 
 def judge_chunked(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the loss and gradients of the usual cross entropy, and no tensor as large as all logits."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield expect(False, words["chunked_loss_returns"].format(got["returned"]), mistakes=detached(got["returned"]))
+        yield expect(False, words["chunked_loss_returns"].format(got["returned"]))
         return
-    right = loss_and_gradients(inputs, slice(None), num_counted(inputs))
-    is_same = is_near_large if world.case.values == "large" else is_close
-    wrong = {} if all(is_same(one, got[name]) for name, one in right.items()) else wrong_values(inputs, right, got)
-    if wrong and not is_same(right["loss"], got["loss"]):
-        yield judge_chunks(inputs, got["x"], LARGE_TOLERANCE if is_same is is_near_large else FACTOR_TOLERANCE)
+    right = run_to_end(run_chunked(plain_loss, inputs, RankContext(0, 1)))
+    counts = [int((targets != PADDING).sum()) for targets in inputs["targets"].split(inputs["chunk"])]
+    if not is_close(right["loss"], got["loss"]):
+        rows, summed = torch.arange(len(inputs["x"])) // inputs["chunk"], right["x"] * sum(counts)
+        parts = [{"x": summed * (rows == i)[:, None]} for i in range(len(counts))]  # those of the chunks' summed losses
+        yield judge_divisors(words["chunk"], counts, factors_of(parts, {"x": got["x"]}))
     for name, text in VALUE_NAMES.items():
-        yield judge_value(
-            world, text.format(num_counted(inputs), inputs["factor"]), right[name], got[name], wrong.get(name, {})
-        )
-    yield from judge_chunked_bytes(inputs, got)
+        yield expect_tensor(text.format(sum(counts), inputs["factor"]), right[name], got[name])
+    yield from judge_chunked_bytes(inputs, dict(world.marks[0]))
 
 
-def judge_value(world: JudgedWorld, text: Words, right: Tensor, got: Any, mistakes: dict[str, list]) -> Judgement:
-    """Like expect_tensor, but large logits cost digits in float32, and NaN and infinity are explained."""
-    is_large, targets = world.case.values == "large", world.inputs[0]["targets"]
-    if isinstance(got, Tensor) and got.is_floating_point() and not got.isfinite().all():
-        has_empty_chunk = any(bool((one == PADDING).all()) for one in targets.split(world.inputs[0]["chunk"]))
-        known = ["chunk_of_padding"] * has_empty_chunk + ["exp_overflows"] * is_large
-        return expect(False, words["value_is_nan"].format(text), mistakes=known)
-    is_same = is_near_large if is_large else is_close
-    known = {key: got for key, ways in mistakes.items() if any(one is got or is_same(one, got) for one in ways)}
-    return expect_tensor(text, right, right if is_same(right, got) else got, mistakes=known)
+def plain_loss(x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    """The usual cross entropy, with which everything is compared."""
+    return F.cross_entropy(x @ weight.T, targets, ignore_index=PADDING)
 
 
-def num_counted(inputs: dict[str, Any]) -> int:
-    """The number of tokens that are not padding."""
-    return int((inputs["targets"] != PADDING).sum())
-
-
-def is_near_large(right: Any, got: Any) -> bool:
-    """Whether values from large logits are near enough.
-
-    A float32 logit in the thousands has three or four digits behind the point, and so has the gradient.
-    """
-    if not isinstance(got, Tensor) or got.dtype != torch.float32:
-        return is_close(right, got)
-    return got.shape == right.shape and bool((got - right).abs().max() <= LARGE_TOLERANCE * right.abs().max())
-
-
-@one_thread()
-def judge_chunks(inputs: dict[str, Any], got: Any, tolerance: float) -> Judgement:
-    """Expects that every chunk's summed loss is divided by all tokens that count, as far as the gradient of x tells."""
-    targets = inputs["targets"].split(inputs["chunk"])
-    counts, sizes = [int((one != PADDING).sum()) for one in targets], [len(one) for one in targets]
-    summed = loss_and_gradients(inputs, slice(None))["x"]
-    rows = torch.arange(len(summed)) // inputs["chunk"]
-    parts = [{"x": summed * (rows == i)[:, None]} for i in range(len(counts))]
-    num_full = len(summed) // inputs["chunk"]
-    full_only = [1 / sum(counts)] * num_full + [0.0] * (len(counts) - num_full)
-    factors = factors_of(parts, {"x": got}, tolerance)
-    return judge_divisors(words["chunk"], counts, sizes, factors, tolerance, last_chunk_dropped=[full_only])
-
-
-def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, float]) -> Iterator[Judgement]:
     """Expects a peak of some chunks of logits, and no tensor that is much larger than one chunk of them."""
     x, weight = inputs["x"], inputs["weight"]
     of_chunk, of_all = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))  # bytes of logits
-    peak, chunk, total = (format_bytes(number) for number in (got["peak"], of_chunk, of_all))
+    peak, largest, chunk, total = (format_bytes(int(n)) for n in (got["peak"], got["largest"], of_chunk, of_all))
     max_tensor = max(MAX_TENSOR * of_chunk, weight.nbytes, x.nbytes)
-    mistakes = ["logits_kept" if got["largest"] <= max_tensor else "logits_at_once"] if len(x) > inputs["chunk"] else []
+    mistakes = ["logits_kept" if got["largest"] <= max_tensor else "logits_at_once"]
     is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
     yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
-    largest = format_bytes(got["largest"])
     yield expect(got["largest"] <= max_tensor, words["loss_tensor"].format(largest, chunk, total), mistakes=mistakes)
-
-
-@one_thread()
-def wrong_values(inputs: dict[str, Any], right: dict[str, Tensor], got: dict[str, Any]) -> dict[str, dict[str, list]]:
-    """What known mistakes give for the loss and both gradients: the name of the value -> key of a hint -> values."""
-    num_tokens, is_padding = num_counted(inputs), (inputs["targets"] == PADDING)[:, None]
-    last_start = (len(inputs["x"]) - 1) // inputs["chunk"] * inputs["chunk"]
-    last_chunk = loss_and_gradients(inputs, slice(last_start, None), num_tokens)
-    has_rows = isinstance(got["x"], Tensor) and got["x"].shape == right["x"].shape
-    # The learner's values in the rows of padding, and the right ones elsewhere.
-    in_padding = [torch.where(is_padding, got["x"], right["x"])] if has_rows else []
-    wrong: dict[str, dict[str, list]] = {"loss": {"not_divided": [right["loss"] * num_tokens]}}
-    for name in ("x", "weight"):
-        nothing = None if got[name] is None else torch.zeros_like(right[name])
-        wrong[name] = {
-            "incoming_gradient_forgotten": [right[name] / inputs["factor"]],
-            f"{name}_gets_nothing": [nothing],
-        }
-    wrong["x"]["padding_gets_gradient"] = in_padding
-    wrong["weight"]["weight_gradient_of_one_chunk"] = [last_chunk["weight"]]
-    return wrong
-
-
-@one_thread()
-def loss_and_gradients(inputs: dict[str, Any], rows: slice, divisor: float = 1.0) -> dict[str, Tensor]:
-    """The summed loss of some tokens over the divisor, and the gradients of that loss times inputs["factor"]."""
-    x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
-    loss = F.cross_entropy(x[rows] @ weight.T, inputs["targets"][rows], ignore_index=PADDING, reduction="sum") / divisor
-    (inputs["factor"] * loss).backward()
-    return {"loss": loss.detach(), "x": x.grad, "weight": weight.grad}
 
 
 # What run_chunked returns, and what a sentence calls it; "x" and "weight" are the gradients of these two.
