@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from helpers.grading import grade, task_of
 from helpers.grading.kit.histories import run_to_end
@@ -103,6 +104,23 @@ def test_two_mistakes_in_the_model_states_draw_the_hint_of_neither(ranks):
         return states | {"optimizer": unsharded, "gradients": 2 * states["gradients"]}
 
     assert grade("05.states", two_mistakes, ranks=ranks).mistake is None
+
+
+def test_a_mistake_is_named_whatever_memory_its_code_needs(ranks):
+    def all_logits(x, weight, targets, chunk):
+        return F.cross_entropy(x @ weight.T, targets, reduction="sum") / len(targets)
+
+    assert grade("05.chunked", all_logits, ranks=ranks).mistake == "padding_counted"
+
+
+@repeated("seed", SEEDS)
+def test_large_logits_overflow_exp_and_lose_no_digit_in_float32(seed):
+    task = task_of("05.chunked")
+    for case in task.variations.cases(seed):
+        if case.values == "large":
+            x, weight = (task.inputs(seed, 1, case)[0][name].float() for name in ("x", "weight"))
+            assert torch.equal((x @ weight.T).double(), x.double() @ weight.double().T)
+            assert (x @ weight.T).max() > 1000, "exp of it is infinite in float64, too"
 
 
 def test_a_block_that_never_runs_draws_no_hint_about_what_follows_from_that(ranks):
