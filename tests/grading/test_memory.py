@@ -114,13 +114,14 @@ def test_a_mistake_is_named_whatever_memory_its_code_needs(ranks):
 
 
 @repeated("seed", SEEDS)
-def test_large_logits_overflow_exp_and_lose_no_digit_in_float32(seed):
+def test_large_logits_overflow_exp_and_are_exact(seed):
     task = task_of("05.chunked")
     for case in task.variations.cases(seed):
         if case.values == "large":
-            x, weight = (task.inputs(seed, 1, case)[0][name].float() for name in ("x", "weight"))
-            assert torch.equal((x @ weight.T).double(), x.double() @ weight.double().T)
-            assert (x @ weight.T).max() > 1000, "exp of it is infinite in float64, too"
+            x, weight = (task.inputs(seed, 1, case)[0][name] for name in ("x", "weight"))
+            logits = x @ weight.T
+            assert torch.equal(logits.double(), x.double() @ weight.double().T)
+            assert logits.exp().isinf().any() or len(x) < 15
 
 
 def test_a_block_that_never_runs_draws_no_hint_about_what_follows_from_that(ranks):
