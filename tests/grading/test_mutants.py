@@ -35,7 +35,9 @@ ALSO = {
     ("05.checkpoint", "never_recomputes"): ("keeps_activations",),  # what is not computed again was kept
     ("05.checkpoint", "reseeded"): ("generator_moved",),  # a seed moves the generator
     ("06.cut", "layers_lost"): ("not_the_best",),  # where the layers happen to suffice, the cut is not the best
-    ("07.cross_entropy", "other_than_max"): ("out_of_range",),  # a sum of maxima leaves the range of floats, too
+    **{("06.cut", way): ("not_the_best",) for way in ("equal_counts", "greedy", "another_goal")},  # ways to miss it
+    ("07.row", "gathers_the_input"): ("not_cut",),  # a whole input goes with a whole weight
+    ("07.row", "bias_forgotten"): ("bias_on_one_rank",),  # a bias that nobody uses gets no gradient anywhere
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
     ("08.stage3", "input_gets_nothing"): ("weight_kept",),  # what autograd goes through keeps the weight
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both

@@ -5,28 +5,25 @@ the function's arguments, and `make_…` draws the cases. The answers are compar
 
 p is the number of stages, one per rank, and m the number of micro-batches. An action is a text as PyTorch prints it:
 "2F0" is the forward of stage 2 on micro-batch 0, "2B0" its backward. In 1F1B a rank first runs some forwards, its
-warm-up. Then it alternates backwards and forwards, and at the end it runs the remaining backwards, its cool-down.
+warm-up. Then it alternates backwards and forwards, and at the end it runs the remaining backwards.
 
-A mistake is a wrong solution that learners often write. Each table `WRONG_…` maps the key of its hint (hints.yaml has
-the text that the learner reads) to functions that contain this mistake, and a mistake is named only if one of them
-gives all of the learner's answers. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`
-is a torch.Generator with methods that draw; `rng.integer(3, 5)` is 3, 4 or 5.
+Below the sentence about a wrong answer stands a rule, which says how the right one comes about. `words["…"]` is a
+sentence of messages.yaml, or the name of a value in one. `rng` is a torch.Generator with methods that draw;
+`rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product, zip_longest
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from helpers import schedules
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.answers import Answer, judge_answers, question_task, run_questions
+from helpers.grading.kit.answers import question_task
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 from helpers.schedules import Action, Message, awaited_by, sent_by
 
@@ -35,25 +32,6 @@ words = LAB.messages
 Actions = list[str]  # what one rank does, in order
 ActionLists = Sequence[Actions]  # one list for each rank
 Seconds = Sequence[float]  # one number for each stage
-Rule = Callable[[list[Any], Any], Words]  # from a case and the learner's wrong answer to a sentence
-
-
-def explained(task: Task, *rules: Rule) -> Task:
-    """The task with a second sentence in its messages, which says how the right value comes about in this case.
-
-    rules: for each value of an answer the function that makes this sentence. The judgements of a value are the last
-    ones that the task's judge yields, one per case; one before them is about the number of values.
-    """
-
-    def judge(world: JudgedWorld) -> Iterator[Judgement]:
-        judgements = list(task.judge(world))
-        compared = list(product(rules, zip(world.inputs[0]["cases"], world.outputs[0], strict=True)))
-        num_others = len(judgements) % len(compared)
-        yield from judgements[:num_others]
-        for judgement, (rule, (case, got)) in zip(judgements[num_others:], compared, strict=False):
-            yield judgement if judgement.ok else replace(judgement, message=judgement.message + "\n" + rule(case, got))
-
-    return replace(task, judge=judge)
 
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
@@ -82,90 +60,6 @@ def one_f_one_b(rank: int, p: int, m: int) -> Actions:
     return list(map(str, schedules.one_f_one_b(p, m).actions[rank]))
 
 
-def actions_on(rank: int, kind: str, microbatches: range) -> Actions:
-    """The forwards ("F") or backwards ("B") of these micro-batches."""
-    return [f"{rank}{kind}{j}" for j in microbatches]
-
-
-def alternating(rank: int, m: int, warm_up: int) -> Actions:
-    """`warm_up` forwards, but at most m; then a backward and a forward in turn, and the remaining backwards."""
-    warm_up = min(warm_up, m)
-    # Pairs of a backward and the next forward. Once no forwards are left, zip_longest pairs a backward with None.
-    pairs = zip_longest(actions_on(rank, "B", range(m)), actions_on(rank, "F", range(warm_up, m)))
-    return actions_on(rank, "F", range(warm_up)) + [action for pair in pairs for action in pair if action]
-
-
-def without_cool_down(rank: int, p: int, m: int) -> Actions:
-    """1F1B that ends with the last forward, so that the remaining backwards are missing."""
-    actions = one_f_one_b(rank, p, m)
-    return actions[: actions.index(f"{rank}F{m - 1}") + 1]
-
-
-def rewritten(order: Answer, write: Callable[[Action], str]) -> Answer:
-    """A function like `order` (an Answer is a function like the learner's) that writes its actions in another way."""
-    return lambda rank, p, m: [write(Action.parse(action)) for action in order(rank, p, m)]
-
-
-def counted_from_one(action: Action) -> str:
-    """The action with micro-batches counted from 1."""
-    return f"{action.stage}{action.kind}{action.microbatch + 1}"
-
-
-def numbers_swapped(action: Action) -> str:
-    """The action with the micro-batch in front and the stage behind."""
-    return f"{action.microbatch}{action.kind}{action.stage}"
-
-
-# The tables of wrong functions. Each is called as the learner's function is, with (rank, p, m).
-WRONG_GPIPE: dict[str, list[Answer]] = {
-    "last_micro_batch_first": [
-        lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(rank, "B", range(m - 1, -1, -1))
-    ],
-    "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
-    "backwards_missing": [lambda rank, p, m: actions_on(rank, "F", range(m))],
-    "stages_for_micro_batches": [lambda rank, p, m: gpipe(rank, p, p)],
-    "counted_from_one": [rewritten(gpipe, counted_from_one)],
-    "rank_forgotten": [lambda rank, p, m: gpipe(0, p, m)],
-    "numbers_swapped": [rewritten(gpipe, numbers_swapped)],
-    "stage_mirrored": [lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(p - 1 - rank, "B", range(m))],
-}
-WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
-    "all_forwards_first": [gpipe],
-    "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
-    "warm_up_short": [lambda rank, p, m: alternating(rank, m, p - rank - 1)],
-    "warm_up_long": [
-        lambda rank, p, m: alternating(rank, m, p - rank + 1),
-        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),  # too long on the last rank alone
-    ],
-    "warm_up_twice": [lambda rank, p, m: alternating(rank, m, 2 * (p - 1 - rank) + 1)],
-    "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
-    "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
-    "rest_forgotten": [without_cool_down],
-    "stages_for_micro_batches": [lambda rank, p, m: alternating(rank, p, p - rank)],
-    "counted_from_one": [rewritten(one_f_one_b, counted_from_one)],
-    "rank_forgotten": [
-        rewritten(one_f_one_b, lambda action: str(action._replace(stage=0))),
-        lambda rank, p, m: one_f_one_b(0, p, m),
-    ],
-    "numbers_swapped": [rewritten(one_f_one_b, numbers_swapped)],
-}
-
-
-def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the list of 1F1B in each case, and yields one Judgement per case.
-
-    world: the inputs and outputs of the run, each as a list by rank; here rank 0 is the only one. If the answer is
-    wrong only where there are fewer micro-batches than stages, the mistake is that it forgot those cases, whatever it
-    returned there.
-    """
-    cases, got = world.inputs[0]["cases"], world.outputs[0]
-    judgements = list(judge_answers(ONE_F_ONE_B, words["action_list"], cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
-    wrong = [case for case, judgement in zip(cases, judgements, strict=True) if not judgement.ok]
-    if all(m < p for _, p, m in wrong):
-        judgements = [one if one.ok else replace(one, mistakes=("fewer_than_stages",)) for one in judgements]
-    yield from judgements
-
-
 def gpipe_rule(case: list[int], _: Any) -> Words:
     """What GPipe has this rank do."""
     rank, _, m = case
@@ -178,25 +72,22 @@ def one_f_one_b_rule(case: list[int], _: Any) -> Words:
     return words["one_f_one_b_rule"].format(rank=rank, stages=p - rank, m=m, warm_up=min(p - rank, m), last=m - 1)
 
 
-# `question_task` builds a Task whose judge compares the answers with the right function and with the wrong ones.
 GPIPE = question_task(
     "06.gpipe",
     "gpipe(rank, num_stages, num_microbatches)",
     words["action_list"],
     gpipe,
-    WRONG_GPIPE,
     make_inputs=make_orders,
+    rules=[gpipe_rule],
 )
-GPIPE = explained(GPIPE, gpipe_rule)
-ONE_F_ONE_B = Task(
-    key="06.one_f_one_b",
-    signature="one_f_one_b(rank, num_stages, num_microbatches)",
+ONE_F_ONE_B = question_task(
+    "06.one_f_one_b",
+    "one_f_one_b(rank, num_stages, num_microbatches)",
+    words["action_list"],
+    one_f_one_b,
     make_inputs=make_orders,
-    run_submission=run_questions,
-    judge=judge_one_f_one_b,
-    runs_on="process",
+    rules=[one_f_one_b_rule],
 )
-ONE_F_ONE_B = explained(ONE_F_ONE_B, one_f_one_b_rule)
 
 
 # -- schedules as lists ----------------------------------------------------------------------------------------------
@@ -251,38 +142,25 @@ class SimulatedStep:
         return [sum(end - start for start, end in of_rank) for of_rank in self.times]
 
     @property
-    def spans(self) -> list[tuple[float, float]]:
-        """When the first action of each rank starts, and when its last one ends."""
-        return [(of_rank[0][0], of_rank[-1][1]) for of_rank in self.times]
-
-    @property
     def seconds(self) -> float:
         """The time of the whole step."""
-        return max(end for _, end in self.spans)
+        return max(of_rank[-1][1] for of_rank in self.times)
 
 
-def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> SimulatedStep:
-    """Runs the schedule against the clock, each rank in its order, with messages that take no time.
-
-    waits_for: the directions of the messages that a rank waits for, forward "F" and backward "B". A known mistake is to
-    forget one of them, or both.
-    """
+def simulate(actions: ActionLists, forward: Seconds, backward: Seconds) -> SimulatedStep:
+    """Runs the schedule against the clock, each rank in its order, with messages that take no time."""
     todo = [list(map(Action.parse, row)) for row in actions]
     num_stages = len(todo)
     times: list[list[tuple[float, float]]] = [[] for _ in todo]  # for each rank, start and end of each action
     # When each message was sent, in seconds. An action that waits for no message awaits None, which was sent at 0.
     sent: dict[Message | None, float] = {None: 0.0}
 
-    def awaited(action: Action) -> Message | None:
-        message = awaited_by(action, num_stages)
-        return message if message and message.direction in waits_for else None
-
     while any(todo):
         for rank, row in enumerate(todo):
-            while row and awaited(row[0]) in sent:
+            while row and awaited_by(row[0], num_stages) in sent:
                 action = row.pop(0)
                 free_at = times[rank][-1][1] if times[rank] else 0.0
-                start = max(free_at, sent[awaited(action)])
+                start = max(free_at, sent[awaited_by(action, num_stages)])
                 end = start + (forward if action.kind == "F" else backward)[rank]
                 times[rank].append((start, end))
                 message = sent_by(action, num_stages)

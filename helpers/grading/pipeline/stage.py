@@ -10,16 +10,14 @@ The grader calls three functions:
   judge_stage  makes Judgements from the inputs, outputs, logs (the messages) and marks (named times) of a JudgedWorld,
                each a list by rank
 
-A mistake is a wrong solution that learners often write. Its key, such as "not_divided", is that of its hint in
-hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it.
+A mistake is a wrong solution that learners often write. The judge names only those for which no edit of the answer can
+stand: a wrong order of actions takes many forms, and what is used or returned too early depends on the time.
 `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -33,9 +31,8 @@ from helpers import schedules
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
 from helpers.grading.kit.messages import RETURNED, is_to_itself, run_each_call, worlds_of_calls
-from helpers.grading.kit.model_tools import scaled
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
@@ -44,7 +41,6 @@ from helpers.schedules import Action
 words = LAB.messages
 NamedTensors = dict[str, Tensor]
 FLOAT64_BYTES = 8
-ZERO = 1e-9  # a weight below it is rounding
 
 
 def make_stage(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -110,19 +106,18 @@ def build_stage(widths: list[int]) -> nn.Sequential:
 
 
 class RecordingStage(nn.Module):
-    """A stage that records what it does: which micro-batch goes forward, with what input, and when it comes back.
+    """A stage that records what it does: which micro-batch goes forward, with what input, and which comes back.
 
-    order: the micro-batches in the order in which the list of actions sends them forward. inputs: the micro-batches'
-    inputs on the first stage, and None on the others. The first stage finds the number of a micro-batch by comparing
-    its input with these; the other stages assume the order of the list. done: what was recorded, as a list of actions.
-    times: when each of them happened, on the clock of the log. received: a copy of the input of each forward.
+    It also marks each action in the context, with the time. order: the micro-batches in the order in which the list of
+    actions sends them forward. inputs: the micro-batches' inputs on the first stage, and None on the others. The first
+    stage finds the number of a micro-batch by comparing its input with these; the other stages assume the order of the
+    list. done: what was recorded, as a list of actions. received: a copy of the input of each forward.
     """
 
-    def __init__(self, stage: nn.Module, rank: int, order: list[int], inputs: list[Tensor] | None):
+    def __init__(self, stage: nn.Module, context: RankContext, order: list[int], inputs: list[Tensor] | None):
         super().__init__()
-        self.stage, self.rank, self.order, self.inputs = stage, rank, [*order], inputs or []
+        self.stage, self.context, self.order, self.inputs = stage, context, [*order], inputs or []
         self.done: list[str] = []
-        self.times: list[float] = []
         self.received: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,27 +125,27 @@ class RecordingStage(nn.Module):
         next_in_list = self.order.pop(0) if self.order else "?"  # "?" for a forward that is not in the list
         j = next((j for j, candidate in enumerate(self.inputs) if torch.equal(candidate, x)), next_in_list)
         self.received.append(x.detach().clone())
-        self._note(f"{self.rank}F{j}")
+        self._note(f"{self.context.rank}F{j}")
         output = self.stage(x)
         if output.requires_grad:
-            output.register_hook(lambda _: self._note(f"{self.rank}B{j}"))
+            output.register_hook(lambda _: self._note(f"{self.context.rank}B{j}"))
         return output
 
     def _note(self, action: str) -> None:
         self.done.append(action)
-        self.times.append(time.perf_counter())
+        self.context.mark(action)
 
 
 def run_call(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """One call of the learner's function on this rank: the loss that it returned, the records, and the gradients."""
+    """One call of the learner's function: the records, the gradients, and what the last rank returned as the loss."""
     stage = build_stage(inputs["widths"])
     stage.load_state_dict(inputs["weights"])
-    recording = RecordingStage(stage, context.rank, microbatches(inputs["actions"], "F"), inputs["inputs"])
+    recording = RecordingStage(stage, context, microbatches(inputs["actions"], "F"), inputs["inputs"])
     # Copies, so that the learner's function cannot change what the judge computes with. None stays None.
     tensors = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
     loss = submitted(recording, list(inputs["actions"]), *tensors, tuple(inputs["shape"]))
-    records = {"done": list(recording.done), "times": list(recording.times), "received": list(recording.received)}
-    return records | {"loss": loss, "gradients": model_tools.gradients_of(stage)}
+    records = {"done": list(recording.done), "received": list(recording.received)}
+    return records | {"loss": loss if inputs["targets"] else None, "gradients": model_tools.gradients_of(stage)}
 
 
 class PipelineInOneProcess:
@@ -165,31 +160,22 @@ class PipelineInOneProcess:
         for stage, inputs in zip(self.stages, call.inputs, strict=True):
             stage.load_state_dict(inputs["weights"])
         self.inputs, self.targets = call.inputs[0]["inputs"], call.inputs[-1]["targets"]
-        self.m, self.p = len(self.inputs), call.size
-        self.losses, self.parts = [], []
+        self.m, self.losses, self.parts = len(self.inputs), [], []
         for x, target in zip(self.inputs, self.targets, strict=True):
             loss = F.mse_loss(nn.Sequential(*self.stages)(x), target)
             self.losses.append(loss.item())
-            self.parts.append(self._gradients_from(loss))
-
-    def _gradients_from(self, loss: Tensor) -> list[NamedTensors]:
-        for stage in self.stages:
-            stage.zero_grad()
-        loss.backward()
-        return [model_tools.detached_copies(model_tools.gradients_of(stage)) for stage in self.stages]
+            for stage in self.stages:
+                stage.zero_grad()
+            loss.backward()
+            self.parts.append([model_tools.detached_copies(model_tools.gradients_of(stage)) for stage in self.stages])
 
     def input_of(self, rank: int, j: int) -> Tensor:
         """What stage `rank` gets as its input of micro-batch j."""
         return nn.Sequential(*self.stages[:rank])(self.inputs[j]).detach()
 
-    def gradients(self, rank: int, factor: float) -> NamedTensors:
-        """The sum of a stage's gradients over all micro-batches, times a factor."""
-        return {name: factor * sum(part[rank][name] for part in self.parts) for name in self.parts[0][rank]}
-
-    def gradients_from_ones(self, rank: int) -> NamedTensors:
-        """The gradients of a stage that goes back from ones, and not from the gradient that arrived."""
-        until = nn.Sequential(*self.stages[: rank + 1])
-        return self._gradients_from(sum(until(x).sum() for x in self.inputs))[rank]
+    def gradients(self, rank: int) -> NamedTensors:
+        """The mean of a stage's gradients over all micro-batches."""
+        return {name: sum(part[rank][name] for part in self.parts) / self.m for name in self.parts[0][rank]}
 
     def weights(self, rank: int, got: NamedTensors) -> list[float]:
         """The factors with which the micro-batches' gradients of a stage add up to `got`; [] if they do not."""
@@ -199,32 +185,15 @@ class PipelineInOneProcess:
             return []  # LAPACK refuses it
         factors = torch.linalg.lstsq(parts, target).solution
         is_sum = torch.allclose(parts @ factors, target, rtol=1e-9, atol=1e-12)
-        return [factor if abs(factor) > ZERO else 0.0 for factor in factors.tolist()] if is_sum else []
-
-    def mistakes_with(self, rank: int, weights: list[float], last: int) -> list[str]:
-        """The keys of the mistakes that give the micro-batches these weights. Right is 1 / m for each.
-
-        last: the micro-batch that goes back last.
-        """
-        m, num_behind, num_elements = self.m, self.p - 1 - rank, self.targets[0].numel()
-        if weights.count(0.0) == m - 1 > 0 and weights[last]:
-            return ["cleared_every_micro_batch"]
-        # The right gradient has one division by m. It is divided once more on this stage, or on each stage behind it.
-        wrong = {
-            "not_divided": [1.0],
-            "divided_on_every_stage": [1 / m**n for n in ({2, num_behind + 1} if num_behind else {2})],
-            "divided_by_stages": [1 / self.p, 1 / m / self.p],
-            "divided_by_actions": [1 / m / 2],
-            "loss_summed": [num_elements, num_elements / m],
-        }
-        return [key for key, factors in wrong.items() if any(is_same_answer([one] * m, weights) for one in factors)]
+        return [round(factor, 9) + 0.0 for factor in factors.tolist()] if is_sum else []  # + 0.0 turns -0.0 into 0.0
 
 
 def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, in every call, the listed actions, the mean loss on the last rank, its gradients, and the messages."""
+    is_early = any(is_message_used_early(world, rank) for rank in range(world.size))
+    early = ("used_before_arrival",) if is_early else ()
     for call in worlds_of_calls(world):
         pipeline = PipelineInOneProcess(call)
-        early = ("used_before_arrival",) if any(is_message_used_early(call, rank) for rank in range(call.size)) else ()
         judgements = [one for rank in range(call.size) for one in judge_actions(pipeline, call, rank)]
         judgements.append(judge_loss(pipeline, call))
         # From the last rank, where backward begins, so that the rank comes first on which a gradient goes wrong.
@@ -236,9 +205,8 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_actions(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int) -> Iterator[Judgement]:
     """Expects that a rank runs the actions of its list, on the inputs that have arrived."""
     output, actions = call.outputs[rank], call.inputs[rank]["actions"]
-    # Each key has the learner's own list as its value, so that expect_equal names it.
-    mistakes = {key: output["done"] for key in order_mistakes(actions, output["done"])}
-    yield expect_equal(words["actions_of_stage"].format(actions), actions, output["done"], rank=rank, mistakes=mistakes)
+    judgement = expect_equal(words["actions_of_stage"].format(actions), actions, output["done"], rank=rank)
+    yield judgement if judgement.ok else replace(judgement, mistakes=order_mistakes(actions, output["done"]))
     for j, received in zip(microbatches(actions, "F"), output["received"], strict=False) if rank else ():
         what = words["input_of_stage"].format(actions, j, rank - 1)
         yield expect_tensor(what, pipeline.input_of(rank, j), received, rank=rank)
@@ -246,38 +214,27 @@ def judge_actions(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int) 
 
 def judge_gradients(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int) -> Iterator[Judgement]:
     """Expects the gradients of the mean loss; otherwise it says with which weights the micro-batches are in them."""
-    got, right = call.outputs[rank]["gradients"], pipeline.gradients(rank, 1 / pipeline.m)
-    actions = call.inputs[rank]["actions"]
-    what = words["gradient"].format(actions, "{}")  # braces for the name of the parameter
-    ones = pipeline.gradients_from_ones(rank) if rank < call.size - 1 else None
-    wrong = {"ones_for_the_gradient": [scaled(ones, factor) for factor in (1, 1 / pipeline.m)]} if ones else {}
-    judgements = list(expect_tensors(what, right, got, rank=rank, mistakes=wrong))
-    if all(one.ok for one in judgements) or not all(one.compared.is_comparable for one in judgements):
-        yield from judgements
-        return
-    weights = pipeline.weights(rank, got)
-    shown = [f"{one:.4g}" for one in weights]
-    sentence = words["weights" if weights else "no_weights"].format(m=pipeline.m, weights=shown)
-    # Where a rank has run other actions than those of its list, the weights only follow from that.
-    is_in_order = call.outputs[rank]["done"] == actions
-    last = microbatches(actions, "B")[-1]
-    more = tuple(pipeline.mistakes_with(rank, weights, last)) if weights and is_in_order else ()
-    for one in judgements:
-        yield one if one.ok else replace(one, message=one.message + "\n" + sentence, mistakes=one.mistakes + more)
+    got, right = call.outputs[rank]["gradients"], pipeline.gradients(rank)
+    what = words["gradient"].format(call.inputs[rank]["actions"], "{}")  # braces for the name of the parameter
+    judgements = list(expect_tensors(what, right, got, rank=rank))
+    if all(one.compared.is_comparable for one in judgements):
+        weights = [f"{one:.4g}" for one in pipeline.weights(rank, got)]
+        sentence = words["weights" if weights else "no_weights"].format(m=pipeline.m, weights=weights)
+        judgements = with_rule(sentence, judgements)
+    yield from judgements
 
 
-def is_message_used_early(call: JudgedWorld, rank: int) -> bool:
+def is_message_used_early(world: JudgedWorld, rank: int) -> bool:
     """Whether a forward or backward of this rank began before the message had arrived that it needs."""
-    done = list(zip(call.outputs[rank]["done"], call.outputs[rank]["times"], strict=True))
     for kind, neighbour in (("F", rank - 1), ("B", rank + 1)):
-        arrivals = sorted(one.end for one in call.logs[rank].events if one.op == "recv" and one.peer == neighbour)
-        times = [seconds for action, seconds in done if kind in action]
+        arrivals = sorted(one.end for one in world.logs[rank].events if one.op == "recv" and one.peer == neighbour)
+        times = [seconds for action, seconds in world.marks[rank] if kind in action]
         if any(arrival > used for arrival, used in zip(arrivals, times, strict=False)):
             return True
     return False
 
 
-def order_mistakes(actions: list[str], done: list[str]) -> list[str]:
+def order_mistakes(actions: list[str], done: list[str]) -> tuple[str, ...]:
     """The mistake of a rank that did not run its list.
 
     It ignored the numbers of the micro-batches if forwards and backwards alternate as the list says, or kept only the
@@ -287,23 +244,18 @@ def order_mistakes(actions: list[str], done: list[str]) -> list[str]:
     if listed == performed:
         forwards_are_listed = microbatches(done, "F") == microbatches(actions, "F")
         is_repeated = len(set(done)) < len(done)
-        return ["only_the_latest_kept" if is_repeated and forwards_are_listed else "number_ignored"]
-    return ["order_ignored"] if sorted(done) == sorted(actions) else []
+        return ("only_the_latest_kept" if is_repeated and forwards_are_listed else "number_ignored",)
+    return ("order_ignored",) if sorted(done) == sorted(actions) else ()
 
 
 def judge_loss(pipeline: PipelineInOneProcess, call: JudgedWorld) -> Judgement:
     """Expects from the last rank the mean loss of all micro-batches, as a number or as a tensor with one element."""
-    got, total, last = call.outputs[-1]["loss"], sum(pipeline.losses), pipeline.losses[-1]
+    got, mean = call.outputs[-1]["loss"], sum(pipeline.losses) / pipeline.m
     got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
-    mean = total / pipeline.m
-    wrong = {"not_divided": [total], "loss_of_the_last": [last, last / pipeline.m], "loss_missing": [None]}
-    num_elements = pipeline.targets[0].numel()
-    wrong["loss_summed"] = [mean * num_elements, total * num_elements]
-    mistakes = [key for key, values in wrong.items() if any(is_same_answer(value, got) for value in values)]
     got_text = f"{got:.6g}" if is_number(got) else repr(got)[:60]  # a learner may return anything
     losses = ", ".join(f"{loss:.6g}" for loss in pipeline.losses)
     message = words["loss_returned"].format(call.inputs[-1]["actions"], got_text, f"{mean:.6g}", losses)
-    return expect(is_same_answer(mean, got), message, rank=call.size - 1, mistakes=mistakes)
+    return expect(is_same_answer(mean, got), message, rank=call.size - 1)
 
 
 def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
