@@ -9,7 +9,8 @@ import pytest
 
 from helpers import schedules
 from helpers.grading import grade
-from helpers.grading.pipeline.schedule import action_lists, simulate
+from helpers.grading.pipeline.costs import simulated
+from helpers.grading.pipeline.schedule import action_lists
 from helpers.grading.scaling import measurements, planning
 from helpers.grading.scaling import step_terms as step
 from helpers.predict.by_hand import step_time
@@ -30,12 +31,11 @@ RIGHT = {
 @SEEDS
 def test_a_step_is_what_gpipe_takes_and_its_bubble_what_the_stages_idle(seed):
     for forward, micro_batches, chunks in world_of("11.bubble", 1, seed).inputs[0]["cases"]:
-        played = simulate(
-            action_lists(schedules.gpipe(len(forward), micro_batches)), forward, [2 * one for one in forward]
-        )
+        lists = action_lists(schedules.gpipe(len(forward), micro_batches))
+        step = simulated(lists, forward, [2 * one for one in forward])
         seconds, bubble = planning.pipeline_step(forward, micro_batches, 1)
-        idle = 1 - sum(played.busy) / len(forward) / played.seconds
-        assert (seconds, bubble) == pytest.approx((played.seconds, idle))
+        idle = sum(map(step.idle, step.ranks)) / len(forward) / step.duration
+        assert (seconds, bubble) == pytest.approx((step.duration, idle))
         assert planning.pipeline_step(forward, micro_batches, chunks) <= (seconds, bubble)
 
 

@@ -22,16 +22,11 @@ from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened, simplified
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.pipeline import LAB
-from helpers.grading.pipeline.schedule import (
-    ActionLists,
-    Actions,
-    Seconds,
-    action_lists,
-    draw_schedule,
-    simulate,
-)
+from helpers.grading.pipeline.schedule import Actions, action_lists, draw_schedule
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
+from helpers.predict.time.pipeline import simulate
+from helpers.records import Timeline
 from helpers.schedules import Action
 
 words = LAB.messages
@@ -94,13 +89,20 @@ def peak(actions: Actions) -> tuple[int, int]:
     return max(counts), counts.index(max(counts))
 
 
-def bubble(actions: ActionLists, forward: Seconds, backward: Seconds) -> float:
+def simulated(actions: list[Actions], forward: list[float], backward: list[float]) -> Timeline:
+    """The step of a case on the clock, in which messages take no time."""
+    rows = [list(map(Action.parse, row)) for row in actions]
+    schedule = schedules.Schedule("drawn", len(rows), len(rows[0]) // 2, rows)
+    return simulate(schedule, forward=forward, backward_input=backward, backward_weight=0.0)
+
+
+def bubble(*case: Any) -> float:
     """The share of the step in which a rank idles, as the mean over all ranks."""
-    step = simulate(actions, forward, backward)
-    return 1 - fmean(step.busy) / step.seconds
+    step = simulated(*case)
+    return fmean(map(step.idle, step.ranks)) / step.duration
 
 
-def in_flight(actions: ActionLists) -> list[int]:
+def in_flight(actions: list[Actions]) -> list[int]:
     """The most micro-batches that each rank holds at once."""
     return [peak(row)[0] for row in actions]
 
@@ -112,14 +114,12 @@ def bubble_and_held(*case: Any) -> tuple[float, list[int]]:
 
 def bubble_rule(case: list[Any], _: Any) -> Words:
     """When each rank ends in this step, or each action if they are few, and how long the ranks work."""
-    actions, step = case[0], simulate(*case)
-    ends = [[end for _, end in of_rank] for of_rank in step.times]
-    if len(actions) * len(actions[0]) <= MAX_SHOWN_ACTIONS:
-        pairs = [pair for row, of_rank in zip(actions, ends, strict=True) for pair in zip(row, of_rank, strict=True)]
-    else:
-        pairs = [(row[-1], of_rank[-1]) for row, of_rank in zip(actions, ends, strict=True)]
-    numbers = {"busy": shown(step.busy), "seconds": shown(step.seconds), "mean": shown(fmean(step.busy))}
-    return words["bubble_rule"].format(ends=[f"{action} {shown(end)}" for action, end in pairs], **numbers)
+    actions, step = case[0], simulated(*case)
+    is_short = len(actions) * len(actions[0]) <= MAX_SHOWN_ACTIONS
+    spans = step.spans if is_short else [step.for_rank(rank).spans[-1] for rank in step.ranks]
+    busy = [step.busy(rank) for rank in step.ranks]
+    numbers = {"busy": shown(busy), "seconds": shown(step.duration), "mean": shown(fmean(busy))}
+    return words["bubble_rule"].format(ends=[f"{span.name} {shown(span.end)}" for span in spans], **numbers)
 
 
 def shown(value: Any) -> str:
@@ -218,7 +218,7 @@ def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     while len(cases) < num_wanted:
         costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]
         num_stages = rng.integer(3, 4)  # with two stages, other goals would find the best cut
-        best = best_slowest_stage(costs, num_stages)
+        best = slowest_stage(costs, schedules.balanced(costs, num_stages))
         # A search may start with the cost of the largest layer as the limit of a stage, and raise it in steps of 2.
         # It misses every best cost at an odd distance. So cases with an even and with an odd distance alternate.
         has_wanted_parity = (best - max(costs)) % 2 == len(cases) % 2
@@ -252,11 +252,6 @@ def all_cuts(costs: Costs, num_stages: int) -> Iterator[Sizes]:
     """Every way to divide the layers into stages of one layer or more."""
     for ends in combinations(range(1, len(costs)), num_stages - 1):
         yield [end - start for start, end in pairwise([0, *ends, len(costs)])]
-
-
-def best_slowest_stage(costs: Costs, num_stages: int) -> float:
-    """What the slowest stage costs in the best of all cuts."""
-    return min(slowest_stage(costs, sizes) for sizes in all_cuts(costs, num_stages))
 
 
 def shortcuts(costs: Costs, num_stages: int) -> Iterator[Sizes]:
@@ -295,7 +290,7 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
         message = words["layers_together"].format(call, sizes, sum(sizes), len(costs))
         yield expect(sum(sizes) == len(costs), message, mistakes=["layers_lost"] * (sum(sizes) < len(costs)))
         if min(sizes) > 0 and sum(sizes) == len(costs):
-            best = min(all_cuts(costs, num_stages), key=lambda cut: slowest_stage(costs, cut))
+            best = schedules.balanced(costs, num_stages)
             slowest, least = slowest_stage(costs, sizes), slowest_stage(costs, best)
             message = words["slowest_stage"].format(call, sizes, stage_costs(costs, sizes), slowest, best, least)
             yield expect(slowest == least, message, mistakes=["not_the_best"])

@@ -14,8 +14,7 @@ sentence of messages.yaml, or the name of a value in one. `rng` is a torch.Gener
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,13 +24,13 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task
 from helpers.grading.pipeline import LAB
 from helpers.learner.words import Words
-from helpers.schedules import Action, Message, awaited_by, sent_by
+from helpers.schedules import Action
+from helpers.schedules.actions import FinishedAction
+from helpers.schedules.validate import finished_by, needs
 
 words = LAB.messages
 
 Actions = list[str]  # what one rank does, in order
-ActionLists = Sequence[Actions]  # one list for each rank
-Seconds = Sequence[float]  # one number for each stage
 
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
@@ -104,66 +103,13 @@ def draw_schedule(rng: CaseGenerator, p: int, m: int, *, has_same_order: bool = 
     """
     orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
     schedule: list[Actions] = [[] for _ in range(p)]
-    done: set[Action] = set()
-    while len(done) < 2 * p * m:
-        ready = [action for action in next_actions(orders, p, done, has_same_order) if is_ready(action, p, done)]
-        action = rng.one_of(*ready)
-        done.add(action)
+    done: set[FinishedAction] = set()
+    while any(len(row) < 2 * m for row in schedule):
+        candidates: list[Action] = []
+        for rank, (kind, order) in product(range(p), orders.items()):
+            remaining = [Action(rank, kind, j) for j in order if f"{rank}{kind}{j}" not in schedule[rank]]
+            candidates += remaining[:1] if has_same_order else remaining
+        action = rng.one_of(*(one for one in candidates if done.issuperset(needs(one, p))))
+        done.update(finished_by(action))
         schedule[action.stage].append(str(action))
     return schedule
-
-
-def next_actions(orders: dict[str, list[int]], p: int, done: set[Action], has_same_order: bool) -> Iterator[Action]:
-    """For each rank the next forward and the next backward in the order, or all that remain if the order is free."""
-    for rank in range(p):
-        for kind, order in orders.items():
-            actions = [Action(rank, kind, j) for j in order]
-            remaining = [action for action in actions if action not in done]
-            yield from remaining[:1] if has_same_order else remaining
-
-
-def is_ready(action: Action, p: int, done: set[Action]) -> bool:
-    """Whether everything that this action needs is done."""
-    if action.kind == "F":
-        return action.stage == 0 or action._replace(stage=action.stage - 1) in done
-    is_last = action.stage == p - 1
-    return action._replace(kind="F") in done and (is_last or action._replace(stage=action.stage + 1) in done)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedStep:
-    """When each rank computes in one training step."""
-
-    times: list[list[tuple[float, float]]]  # of each rank, the start and the end of each action in seconds
-
-    @property
-    def busy(self) -> list[float]:
-        """The seconds in which each rank computes."""
-        return [sum(end - start for start, end in of_rank) for of_rank in self.times]
-
-    @property
-    def seconds(self) -> float:
-        """The time of the whole step."""
-        return max(of_rank[-1][1] for of_rank in self.times)
-
-
-def simulate(actions: ActionLists, forward: Seconds, backward: Seconds) -> SimulatedStep:
-    """Runs the schedule against the clock, each rank in its order, with messages that take no time."""
-    todo = [list(map(Action.parse, row)) for row in actions]
-    num_stages = len(todo)
-    times: list[list[tuple[float, float]]] = [[] for _ in todo]  # for each rank, start and end of each action
-    # When each message was sent, in seconds. An action that waits for no message awaits None, which was sent at 0.
-    sent: dict[Message | None, float] = {None: 0.0}
-
-    while any(todo):
-        for rank, row in enumerate(todo):
-            while row and awaited_by(row[0], num_stages) in sent:
-                action = row.pop(0)
-                free_at = times[rank][-1][1] if times[rank] else 0.0
-                start = max(free_at, sent[awaited_by(action, num_stages)])
-                end = start + (forward if action.kind == "F" else backward)[rank]
-                times[rank].append((start, end))
-                message = sent_by(action, num_stages)
-                if message is not None:
-                    sent[message] = end
-    return SimulatedStep(times=times)
