@@ -1,22 +1,18 @@
 """Judges 12.resume and 12.reshard: what a rank reads when a job goes on with another number of ranks.
 
 12.resume asks for the rank's next samples in the middle of an epoch, and 12.reshard for its elements of a tensor that
-other ranks saved. The learner's function is called in one process for every rank of drawn jobs. The right functions
-have options that turn them into wrong ones.
+other ranks saved. The learner's function is called in one process for every rank of drawn jobs.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+function with each case and compares the answers with those of the right function. Below the sentence about a wrong
+answer stands a rule, which says how the right one comes about. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
-from itertools import product, zip_longest
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -25,29 +21,10 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
-Rule = Callable[[list[Any], Any], Words]  # from a case and the learner's wrong answer to a sentence
-
-
-def explained(task: Task, *rules: Rule) -> Task:
-    """The task with a second sentence in its messages, which says how the right value comes about in this case.
-
-    rules: for each value of an answer the function that makes this sentence. The judgements of a value are the last
-    ones that the task's judge yields, one per case; one before them is about the number of values.
-    """
-
-    def judge(world: JudgedWorld) -> Iterator[Judgement]:
-        judgements = list(task.judge(world))
-        compared = list(product(rules, zip(world.inputs[0]["cases"], world.outputs[0], strict=True)))
-        num_others = len(judgements) % len(compared)
-        yield from judgements[:num_others]
-        for judgement, (rule, (case, got)) in zip(judgements[num_others:], compared, strict=False):
-            yield judgement if judgement.ok else replace(judgement, message=judgement.message + "\n" + rule(case, got))
-
-    return replace(task, judge=judge)
 
 
 def first_difference(right: list[Any], got: Any) -> int:
@@ -102,80 +79,17 @@ def block(begin: int, batch: int, rank: int, dp: int) -> range:
     return range(begin + rank * (batch // dp), begin + (rank + 1) * (batch // dp))
 
 
-def next_samples(
-    start: Callable[[TrainingState, int, int], int] = lambda state, batch, n: state["trained"],
-    epoch_of: Callable[[int, int], int] = lambda now, first: now,
-    positions: Callable[[int, int, int, int], range] = block,
-    move: Callable[[int, int, int], int] = lambda begin, batch, n: begin,
-    last_epoch: int = 99,
-) -> Callable[..., Samples]:
-    """The right function, or with other arguments a wrong one.
-
-    A position counts samples through all epochs. start: the first position, from the state, the batch and the number
-    n of samples. epoch_of: the epoch whose order is read, from the epoch of a position and that of the first one.
-    positions: those of a rank, like `block`. move: where a batch begins that should begin at this position.
-    last_epoch: the number of epochs after the first one that are read; positions behind them are left out.
-    """
-
-    def samples(state: TrainingState, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Samples:
-        n = len(orders[0])
-        begin = first = start(state, batch, n)
-        rows = []
-        for _ in range(steps):
-            begin = move(begin, batch, n)
-            row = [p for p in positions(begin, batch, rank, dp) if p // n <= first // n + last_epoch]
-            rows.append([orders[epoch_of(p // n, first // n) % NUM_EPOCHS][p % n] for p in row])
-            begin += batch
-        return rows
-
-    return samples
-
-
-def samples_of_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[..., Samples]:
-    """The mistake: each rank counts for itself. It has a share of each epoch, and has trained on `trained` / dp of it.
-
-    share: from the order of an epoch, a rank and the number of ranks to the samples of the rank.
-    """
-
-    def samples(state: TrainingState, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Samples:
-        epoch, trained = divmod(state["trained"], len(orders[0]))
-        later_orders, per_rank = (orders * 3)[epoch:], batch // dp  # three times, so that there are enough
-        line = [i for order in later_orders for i in share(order, rank, dp)][trained // dp :]
-        return [line[step * per_rank :][:per_rank] for step in range(steps)]
-
-    return samples
-
-
-WRONG_SAMPLES: dict[str, list[Callable[..., Samples]]] = {
-    "counted_in_steps": [next_samples(lambda state, batch, n: state["step"] * batch)],
-    "prefetched_skipped": [next_samples(lambda state, batch, n: state["handed_out"])],
-    "epoch_begun_again": [next_samples(lambda state, batch, n: state["trained"] // n * n), next_samples(lambda *_: 0)],
-    "dealt_one_by_one": [next_samples(positions=lambda begin, batch, rank, dp: range(begin + rank, begin + batch, dp))],
-    "same_on_every_rank": [
-        next_samples(positions=lambda begin, batch, rank, dp: block(begin, batch, 0, dp)),
-        next_samples(positions=lambda begin, batch, rank, dp: range(begin, begin + batch)),
-    ],
-    "rest_of_epoch_dropped": [
-        next_samples(move=lambda begin, batch, n: begin if begin % n + batch <= n else -(-begin // n) * n)
-    ],
-    "third_epoch_missing": [next_samples(last_epoch=1)],
-    "old_dp": [
-        lambda state, *job: next_samples(
-            positions=lambda begin, batch, rank, _: block(begin, batch, rank, state["dp"])
-        )(state, *job)
-    ],
-    "order_kept": [next_samples(epoch_of=lambda now, first: first), next_samples(epoch_of=lambda *_: 0)],
-    "counted_per_rank": [
-        samples_of_shares(lambda order, rank, dp: order[rank::dp]),
-        samples_of_shares(lambda order, rank, dp: order[rank * len(order) // dp : (rank + 1) * len(order) // dp]),
-    ],
-}
+def next_samples(state: TrainingState, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Samples:
+    """The right answer to a case."""
+    n = len(orders[0])
+    rows = [block(state["trained"] + step * batch, batch, rank, dp) for step in range(steps)]
+    return [[orders[position // n % NUM_EPOCHS][position % n] for position in row] for row in rows]
 
 
 def resume_rule(case: list[Any], got: Any) -> Words:
     """Where the first wrong step of this rank begins, and where its first wrong position lies."""
     state, orders, batch, rank, dp, _ = case
-    right, rows = next_samples()(*case), got if isinstance(got, list | tuple) else []
+    right, rows = next_samples(*case), got if isinstance(got, list | tuple) else []
     step = first_difference(right, got)
     own, n = block(state["trained"] + step * batch, batch, rank, dp), len(orders[0])
     position = own[first_difference(right[step], rows[step] if step < len(rows) else [])]
@@ -185,17 +99,15 @@ def resume_rule(case: list[Any], got: Any) -> Words:
     return words["resume_rule"].format(**values, place=position % n, order=answers.shortened(order))
 
 
-# The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
 RESUME = answers.question_task(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
     words["samples"],
-    next_samples(),
-    WRONG_SAMPLES,
+    next_samples,
     make_inputs=make_resume,
     run_submission=run_resume,
+    rules=[resume_rule],
 )
-RESUME = explained(RESUME, resume_rule)
 
 # -- 12.reshard ------------------------------------------------------------------------------------------------------
 SavedPiece = tuple[str, int, int]  # a file, and where its elements begin and end in the full tensor
@@ -250,71 +162,10 @@ def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
     return rank * total // ranks, (rank + 1) * total // ranks
 
 
-def rounded_share(total: int, rank: int, ranks: int, *, up: bool) -> tuple[int, int]:
-    """Equal parts, rounded up so that the last ranks get less, or rounded down so that the last rank gets more."""
-    size = -(-total // ranks) if up else total // ranks
-    return min(total, rank * size), total if rank == ranks - 1 else min(total, (rank + 1) * size)
-
-
-def read_part(
-    pieces: list[SavedPiece],
-    total: int,
-    rank: int,
-    ranks: int,
-    *,
-    share: Callable[[int, int, int], tuple[int, int]] = share_of,
-    sort_by_start: bool = True,
-    shifts: tuple[int, int] = (0, 0),
-    count_in_file: bool = True,
-    ends_only: bool = False,
-    stops_early: bool = False,
-) -> ReadPart:
-    """The right answer, or with other arguments a wrong one.
-
-    share: where the part of a rank begins and ends. sort_by_start: put the pieces in order; otherwise they come in the
-    order of the file names. shifts: by how much the begin and the end of each read are off. count_in_file: False if
-    positions in the full tensor are used as positions in the file. ends_only: only the files in which the part begins
-    and ends are read. stops_early: the first file that begins behind the part ends the search.
-    """
-    (low, high), found = share(total, rank, ranks), []
-    by_start = sorted(pieces, key=lambda piece: piece[1])
-    for _, start, stop in by_start if sort_by_start else pieces:
-        begin, end = max(low, start), min(high, stop)
-        if stops_early and start >= high:
-            break
-        if begin < end and (not ends_only or begin == low or end == high):
-            offset = start if count_in_file else 0
-            begin, end = begin - offset + shifts[0], end - offset + shifts[1]
-            found += [float(i) for i in range(start, stop)][max(0, begin) : max(0, end)]
-    return [found, len(found)]
-
-
-def read_too_much(
-    pieces: list[SavedPiece], total: int, rank: int, ranks: int, *, from_begin: bool, to_end: bool
-) -> ReadPart:
-    """The mistake: the right elements, but each file that has some is read from its begin, to its end, or both."""
-    (low, high), count = share_of(total, rank, ranks), 0
-    for _, start, stop in pieces:
-        if max(low, start) < min(high, stop):
-            count += (stop if to_end else min(high, stop)) - (start if from_begin else max(low, start))
-    return [read_part(pieces, total, rank, ranks)[0], count]
-
-
-WRONG_PARTS: dict[str, list[Callable[..., ReadPart]]] = {
-    "places_in_whole": [partial(read_part, count_in_file=False)],
-    "off_by_one": [partial(read_part, shifts=shifts) for shifts in ((0, 1), (0, -1), (1, 0), (1, 1))],
-    "order_of_list": [partial(read_part, sort_by_start=False)],
-    "share_rounded": [
-        partial(read_part, share=partial(rounded_share, up=True)),
-        partial(read_part, share=partial(rounded_share, up=False)),
-    ],
-    "files_between_missing": [partial(read_part, ends_only=True)],
-    "search_stopped": [partial(read_part, stops_early=True, sort_by_start=False)],
-    "whole_files_read": [
-        lambda *case: [read_part(*case)[0], case[1]],  # all files
-        *(partial(read_too_much, from_begin=a, to_end=b) for a, b in ((True, True), (True, False), (False, True))),
-    ],
-}
+def read_part(pieces: list[SavedPiece], total: int, rank: int, ranks: int) -> ReadPart:
+    """The right answer to a case: element i of the full tensor is the number i."""
+    elements = [float(i) for i in range(*share_of(total, rank, ranks))]
+    return [elements, len(elements)]
 
 
 def elements_rule(case: list[Any], got: Any) -> Words:
@@ -323,7 +174,7 @@ def elements_rule(case: list[Any], got: Any) -> Words:
     low, high = share_of(total, rank, ranks)
     if low == high:
         return words["no_elements_rule"].format(rank=rank, ranks=ranks, low=low)
-    element = low + first_difference(list(range(low, high)), got[0])
+    element = low + first_difference(list(range(low, high)), got)
     file, start, stop = next(piece for piece in pieces if piece[1] <= element < piece[2])
     values = {"rank": rank, "ranks": ranks, "total": total, "low": low, "high": high, "element": element}
     return words["elements_rule"].format(**values, file=file, start=start, stop=stop, place=element - start)
@@ -343,9 +194,8 @@ RESHARD = answers.question_task(
     "own_part(pieces, total, rank, ranks, read)",
     [words["elements_of_rank"], words["num_elements_read"]],
     read_part,
-    WRONG_PARTS,
     make_inputs=make_reshard,
     run_submission=run_reshard,
+    rules=[elements_rule, count_rule],
     recognise_failure=lambda failure: ["nothing_to_join"] if "non-empty list of Tensors" in failure.text else [],
 )
-RESHARD = explained(RESHARD, elements_rule, count_rule)

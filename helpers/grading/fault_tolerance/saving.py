@@ -16,12 +16,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
-from helpers.grading.fault_tolerance.resuming import explained
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -320,30 +319,9 @@ def youngs_steps(nodes: int, node_mtbf: float, save: float, repair: float, step:
     return sqrt(2 * save * (node_mtbf / nodes + repair)) / step
 
 
-def rounded(steps: float) -> int:
-    """The nearest whole number of steps, at least 1."""
-    return max(1, round(steps))
-
-
 def best_interval(*job: float) -> int:
-    """The right number of steps between saves. job: the arguments of `youngs_steps`."""
-    return rounded(youngs_steps(*job))
-
-
-WRONG_INTERVALS: dict[str, list[Callable[..., int]]] = {
-    "repair_not_counted": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, 0, step)],
-    "repair_divided": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, repair / nodes, step)],
-    "nodes_forgotten": [lambda nodes, *others: best_interval(1, *others)],
-    # A failure loses half an interval on average; whoever reckons with a whole one loses the factor 2 in the root.
-    "whole_interval_lost": [lambda *job: rounded(sqrt(0.5) * youngs_steps(*job))],
-    "save_subtracted": [lambda *job: rounded(youngs_steps(*job) - job[2] / job[4])],  # seconds of a save and of a step
-    "seconds_returned": [lambda *job: rounded(youngs_steps(*job) * job[4])],
-    "rounded_one_way": [lambda *job: max(1, int(youngs_steps(*job))), lambda *job: max(1, ceil(youngs_steps(*job)))],
-    "least_one_missing": [
-        lambda *job: round(youngs_steps(*job)),
-        lambda *job: round(max(1, youngs_steps(*job) * job[4]) / job[4]),  # at least one second
-    ],
-}
+    """The right number of steps between saves: the nearest whole one, at least 1. job: as in `youngs_steps`."""
+    return max(1, round(youngs_steps(*job)))
 
 
 def interval_rule(job: list[float], _: Any) -> Words:
@@ -360,7 +338,6 @@ INTERVAL = answers.question_task(
     "best_interval(nodes, node_mtbf, save, repair, step)",
     words["num_steps"],
     best_interval,
-    WRONG_INTERVALS,
     make_inputs=make_interval,
+    rules=[interval_rule],
 )
-INTERVAL = explained(INTERVAL, interval_rule)
