@@ -6,9 +6,12 @@ and what a power cut would leave of the checkpoint. 12.interval compares numbers
 How to read it. `make_…` draws the cases of a task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. For 12.save,
 `run_save` calls the learner's function, `submitted`, and `judge_save` yields one Judgement per comparison. For
 12.interval a case is the list of arguments of one call; `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write, and its name, such as "written_in_place", is the key of its hint in hints.yaml. `Words` and
-`words[…]` are texts in English and Chinese.
+function with each case and compares the answers with those of the right function. `Words` and `words[…]` are texts in
+English and Chinese.
+
+A mistake is a wrong solution that learners often write, and its name, such as "written_in_place", is the key of its
+hint in hints.yaml. 12.save names them itself, because learners choose the names of files and the order of operations,
+so no edit of the answer leaves on the disk what all who make the mistake leave there.
 """
 
 from __future__ import annotations
