@@ -36,6 +36,9 @@ ALSO = {
     ("05.checkpoint", "reseeded"): ("generator_moved",),  # a seed moves the generator
     ("06.cut", "layers_lost"): ("not_the_best",),  # where the layers happen to suffice, the cut is not the best
     **{("06.cut", way): ("not_the_best",) for way in ("equal_counts", "greedy", "another_goal")},  # ways to miss it
+    # Positions or costs, read as numbers of layers, can be 0 or too few.
+    ("06.cut", "positions_for_sizes"): ("empty_stage", "layers_lost", "not_the_best"),
+    ("06.cut", "costs_for_sizes"): ("empty_stage", "layers_lost", "not_the_best"),
     ("07.row", "gathers_the_input"): ("not_cut",),  # a whole input goes with a whole weight
     ("07.row", "bias_forgotten"): ("bias_on_one_rank",),  # a bias that nobody uses gets no gradient anywhere
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
