@@ -32,10 +32,10 @@ RIGHT = {
 def test_a_step_is_what_gpipe_takes_and_its_bubble_what_the_stages_idle(seed):
     for forward, micro_batches, chunks in world_of("11.bubble", 1, seed).inputs[0]["cases"]:
         lists = action_lists(schedules.gpipe(len(forward), micro_batches))
-        step = simulated(lists, forward, [2 * one for one in forward])
+        timeline = simulated(lists, forward, [2 * one for one in forward])
         seconds, bubble = planning.pipeline_step(forward, micro_batches, 1)
-        idle = sum(map(step.idle, step.ranks)) / len(forward) / step.duration
-        assert (seconds, bubble) == pytest.approx((step.duration, idle))
+        idle = sum(map(timeline.idle, timeline.ranks)) / len(forward) / timeline.duration
+        assert (seconds, bubble) == pytest.approx((timeline.duration, idle))
         assert planning.pipeline_step(forward, micro_batches, chunks) <= (seconds, bubble)
 
 
