@@ -4,24 +4,23 @@ The answer to 08.stage2 registers hooks that reduce-scatter each gradient as soo
 shard and free the full gradient. A check runs several backward passes on live ranks. It measures what stays allocated
 after each, compares the shards with the gradients of one process, and looks at when each message was sent.
 
-From shards.py: gradients are flat lines, `shard_of(flat, rank, n)` is a rank's piece of the line padded with zeros, and
-`wrong_pieces` are other pieces of it. `padded_bytes` counts the bytes of lines with their padding. A
-MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
-freed before they are read.
+From shards.py: gradients are flat lines, `expect_shard` compares a rank's piece of the line padded with zeros, and
+`padded_bytes` counts the bytes of lines with their padding. A MemoryMeter counts the bytes of all tensors that are
+created within it, and a ReleaseWait gives memory a moment to be freed before they are read.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"sum_for_mean", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+(`rng.case`), and `rng` draws the numbers. The `expect…` functions compare one value. `words[…]` is a text of
+messages.yaml, in English and Chinese. A mistake is a wrong solution that learners often write; its name, such as
+"gradient_kept", is the key of its hint in hints.yaml.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +33,8 @@ from helpers.grading.kit.comparisons import (
     expect_num_calls,
     expect_number,
     expect_payload_bytes,
-    is_close,
     is_lone_rank_without_messages,
+    with_rule,
 )
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -44,12 +43,9 @@ from helpers.grading.zero.shards import (
     ReleaseWait,
     expect_shard,
     expect_zero_ops,
-    explained,
     is_padding_error,
     naming_unfinished,
     padded_bytes,
-    shard_of,
-    wrong_pieces,
 )
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
@@ -101,7 +97,7 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     `yield` another case may take its turn on the ranks.
     """
     model = model_of(inputs)
-    parameters, grad_bytes = list(model.parameters()), []  # grad_bytes: of all .grad, at several moments
+    parameters, grad_bytes, bytes_left = list(model.parameters()), [], []  # grad_bytes: of all .grad, at each moment
 
     def before_hook(parameter: nn.Parameter) -> None:
         """Runs before the learner's hook: notes what the gradients that came earlier still hold."""
@@ -111,12 +107,12 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(before_hook)
     list_of_caller = list(parameters)  # a copy, to see whether the answer changes its caller's list
-    finish, steps, batches = submitted(list_of_caller), [], iter(inputs["x"])
+    finish, batches = submitted(list_of_caller), iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
-    wait, limit, returned = ReleaseWait(), bytes_allowed(parameters, context.world_size), []
+    wait, limit = ReleaseWait(), bytes_allowed(parameters, context.world_size)
+    returned, copied = [], []  # by finish() in each step
     for num_batches in inputs["micro_batches"]:
-        bytes_left = []
         for _ in range(num_batches):
             yield
             bytes_left.append(bytes_after_backward(model, next(batches), wait, limit))
@@ -124,13 +120,12 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
             context.mark(BACKWARD_OVER)
         shards = finish()
         returned.append(shards)
-        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else type(shards).__name__
-        steps.append({"shards": copies, "bytes_left": bytes_left})
+        copied.append([one.clone() for one in shards] if is_list_of_tensors(shards) else type(shards).__name__)
     is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
     # Shards of the first step must keep their values while the second step runs.
-    is_stable = all(are_unchanged(shards, step["shards"]) for shards, step in zip(returned, steps, strict=True))
-    memory = {"grad_bytes": grad_bytes, "list_intact": is_same_list, "shards_stable": is_stable}
-    return {"finish": "callable", "steps": steps} | memory
+    is_stable = all(map(are_unchanged, returned, copied))
+    memory = {"grad_bytes": max(grad_bytes), "bytes_left": max(bytes_left), "shards_stable": is_stable}
+    return {"finish": "callable", "shards": copied, "list_intact": is_same_list} | memory
 
 
 def are_unchanged(shards: Any, copies: Any) -> bool:
@@ -162,70 +157,30 @@ def padded_gradient_bytes(parameters: Sequence[Tensor], world_size: int) -> int:
 
 
 def bytes_after_backward(model: nn.Module, x: Tensor, wait: ReleaseWait, limit: float) -> int:
-    """Runs forward and backward of a micro-batch, and returns the bytes that it leaves allocated.
+    """Runs forward and backward of a micro-batch, and returns the bytes that it leaves allocated beyond gradients.
 
-    limit: bytes that are right; if there are more, `wait` gives a message that has just ended time to free its own.
+    limit: bytes that are right; for no more it returns 0. It also does for gradients in .grad, which count elsewhere.
     """
     with MemoryMeter([*model.parameters(), x]) as meter:
         loss = model(x).square().sum()
         loss.backward()
         del loss
-        return wait.bytes_held(meter, limit)
+        has_gradients = any(parameter.grad is not None for parameter in model.parameters())
+        return 0 if has_gradients else wait.bytes_above(limit, meter)
 
 
 # -- 08.stage2: compare with one process -----------------------------------------------------------------------------
-def local_gradients(inputs: dict[str, Any], batch: int) -> list[Tensor]:
-    """The flat gradients of one rank for one micro-batch."""
-    model = model_of(inputs)
-    model(inputs["x"][batch]).square().sum().backward()
-    return [parameter.grad.flatten() for parameter in model.parameters()]
+def mean_gradients(world: JudgedWorld, numbers: Iterable[int]) -> list[Tensor]:
+    """The flat gradient of each parameter, as the mean over ranks of the sum over these micro-batches.
 
-
-class StepGradients:
-    """The gradients of one step, as batches[micro-batch][rank][parameter], each flat."""
-
-    def __init__(self, world: JudgedWorld, numbers: Sequence[int]):
-        """numbers: those of the step's micro-batches, counted through all steps."""
-        self.n = world.size
-        with one_thread():  # faster for so small a model
-            self.batches = [[local_gradients(one, number) for one in world.inputs] for number in numbers]
-
-    def mean(self, i: int, weights: Sequence[float] = ()) -> Tensor:
-        """Of parameter i the mean over ranks, summed over micro-batches, each times its weight (1 if none is given)."""
-        weights = weights or [1.0] * len(self.batches)
-        pairs = zip(self.batches, weights, strict=True)
-        return sum(weight * sum(rank[i] for rank in batch) for batch, weight in pairs) / self.n
-
-    def local(self, rank: int, i: int) -> Tensor:
-        """The rank's own gradient of parameter i, summed over micro-batches."""
-        return sum(batch[rank][i] for batch in self.batches)
-
-    def wrong_shards(self, rank: int, i: int, previous: StepGradients | None) -> dict[str, Any]:
-        """What each mistake gives as shard of parameter i on this rank, a list where there are several ways.
-
-        previous: the gradients of the step before, if there is one.
-        """
-        n, count, local = self.n, len(self.batches), shard_of(self.local(rank, i), rank, self.n)
-
-        def shard(*weights: float) -> Tensor:
-            """The shard if each micro-batch counts with its weight."""
-            return shard_of(self.mean(i, weights), rank, n)
-
-        wrong = wrong_pieces(self.mean(i), rank, n) | {
-            "sum_for_mean": shard() * n,
-            # With each micro-batch the sum so far may be divided once more.
-            "divided_twice": [shard() / n, shard(*(float(n) ** (j + 1 - count) for j in range(count)))],
-            "own_gradient": [local, local / n],
-        }
-        if count > 1:
-            wrong["one_micro_batch_only"] = [shard(*(float(j == k) for j in range(count))) for k in (0, count - 1)]
-            wrong["mean_of_micro_batches"] = shard() / count
-            # A .grad that is kept also has the earlier micro-batches, so with three of them the first is sent three
-            # times, the second twice and the last once.
-            wrong["gradient_kept"] = shard(*(float(times) for times in range(count, 0, -1)))
-        if previous is not None:
-            wrong["step_before_kept"] = [shard() + shard_of(previous.mean(i), rank, n)]
-        return wrong
+    numbers: those of the micro-batches, counted through all steps.
+    """
+    model = model_of(world.inputs[0])  # the same on every rank
+    with one_thread():  # faster for so small a model
+        for number in numbers:
+            for inputs in world.inputs:
+                model(inputs["x"][number]).square().sum().backward()
+    return [parameter.grad.flatten() / world.size for parameter in model.parameters()]
 
 
 def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
@@ -244,12 +199,15 @@ def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_zero_ops(world)
     num_batches = sum(world.inputs[0]["micro_batches"])
     num_bytes = num_batches * padded_gradient_bytes(weights, world.size)
-    for finding in expect_payload_bytes(world, num_bytes, "reduce_scatter"):
-        yield explained(finding, words["gradients_sent"].format(num_batches, len(weights)))
+    rule = words["gradients_sent"].format(num_batches, len(weights))
+    yield from with_rule(rule, expect_payload_bytes(world, num_bytes, "reduce_scatter"))
 
 
 def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
-    """Each backward pass sends one message per parameter, the first one before the last gradient is computed."""
+    """Each backward pass sends one message per parameter, the first one before the last gradient is computed.
+
+    The judge names what it sees here, because an answer that sends late can do so in many places.
+    """
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
         start = 0.0
         for end in [when for name, when in marks if name == BACKWARD_OVER]:
@@ -266,53 +224,41 @@ def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
 
 
 def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judgement]:
-    """Full gradients are freed as they come, a micro-batch leaves nothing but shards, and results stay as they are."""
+    """Full gradients are freed as they come, a micro-batch leaves nothing but shards, and results stay as they are.
+
+    The judge names what it sees here, because how many bytes a mistake keeps differs from answer to answer.
+    """
     shards = format_bytes(padded_gradient_bytes(weights, world.size) // world.size)
     for rank, output in enumerate(world.outputs):
-        in_grad = max(output["grad_bytes"])
+        in_grad, left = output["grad_bytes"], output["bytes_left"]
         message = words["gradients_left"].format(format_bytes(in_grad))
         yield expect(in_grad == 0, message, rank=rank, mistakes=["gradient_kept"])
-        left = max(num_bytes for step in output["steps"] for num_bytes in step["bytes_left"])
-        # Where .grad is kept, too many bytes are left because of it, which has been said already.
-        is_small = left <= bytes_allowed(weights, world.size) or in_grad > 0
         message = words["bytes_left"].format(format_bytes(left), shards)
-        yield expect(is_small, message, rank=rank, mistakes=["whole_buffer_kept"])
+        yield expect(left == 0, message, rank=rank, mistakes=["whole_buffer_kept"])
         yield expect(output["list_intact"], words["parameter_list_changed"], rank=rank)
         yield expect(output["shards_stable"], words["shards_change"], rank=rank, mistakes=["shards_used_again"])
 
 
 def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
     """finish() returns one shard per parameter, in the order of the parameters."""
-    counts = world.inputs[0]["micro_batches"]  # of each step
-    steps = [StepGradients(world, range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
-    has_sent = all(log.count("reduce_scatter") == num_parameters * sum(counts) for log in world.logs)
-    for rank, output in enumerate(world.outputs):
-        for number, (step, outcome) in enumerate(zip(steps, output["steps"], strict=True)):
-            got = outcome["shards"]
-            is_complete = isinstance(got, list) and len(got) == num_parameters
+    first = 0  # micro-batch of the step, counted through all steps
+    for number, count in enumerate(world.inputs[0]["micro_batches"]):
+        means, rule = (
+            mean_gradients(world, range(first, first + count)),
+            words["mean_then_sum"].format(world.size, count),
+        )
+        first += count
+        for rank, output in enumerate(world.outputs):
+            got = output["shards"][number]
             if isinstance(got, list):
                 message = words["number_of_shards"].format(number + 1, len(got), num_parameters)
-                # In the second step a longer list still has the shards of the step before.
-                known = ["step_before_kept"] if number and len(got) > num_parameters else []
             else:  # `run_stage2` stores the type of anything but a list of tensors
                 message = words["finish_returns"].format(got, num_parameters)
-                known = ["nothing_returned"] if got == "NoneType" else []
-            yield expect(is_complete, message, rank=rank, mistakes=known)
-            if not is_complete:
-                break
-            means = [step.mean(i) for i in range(num_parameters)]
-            right = [shard_of(mean, rank, world.size) for mean in means]
-            # Backward computes the gradients of the last parameters first, so a list in that order is reversed.
-            is_reversed = all(map(is_close, reversed(right), got))
-            rule = words["mean_then_sum"].format(world.size, counts[number])
-            for i, (mean, expected, one) in enumerate(zip(means, right, got, strict=True)):
-                mistakes = {"order_of_arrival": one} if is_reversed else {}
-                if not (is_reversed or is_close(expected, one)):
-                    mistakes = step.wrong_shards(rank, i, steps[number - 1] if number else None)
-                    if has_sent:  # it was reduced, and something else was taken
-                        mistakes["result_not_used"] = mistakes.pop("own_gradient")
+            is_complete = isinstance(got, list) and len(got) == num_parameters
+            yield expect(is_complete, message, rank=rank)
+            for i, (mean, shard) in enumerate(zip(means, got, strict=True) if is_complete else ()):
                 what, place = SHARDS[number].format(i), (rank, world.size)
-                yield expect_shard(what, mean, one, place, rank=rank, mistakes=mistakes, more=rule)
+                yield from with_rule(rule, expect_shard(what, mean, shard, place, rank=rank))
 
 
 STAGE_2 = Task(
@@ -348,9 +294,8 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     norms = [norm_of(one["shards"]) for one in world.inputs]
     right = math.sqrt(sum(norm**2 for norm in norms))
     for rank, got in enumerate(world.outputs):
-        wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
-        finding = expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
-        yield explained(finding, words["squares"].format(f"{norms[rank] ** 2:.6g}", world.size, f"{right**2:.6g}"))
+        rule = words["squares"].format(f"{norms[rank] ** 2:.6g}", world.size, f"{right**2:.6g}")
+        yield from with_rule(rule, [expect_number(words["norm"], right, got, rank=rank)])
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):

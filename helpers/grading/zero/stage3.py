@@ -4,17 +4,16 @@ A linear layer holds a shard of its weight. It all-gathers the weight for forwar
 time, and reduce-scatters the gradient. A check runs four such layers in a row on live ranks, so that full weights which
 stay allocated show beside the activations. It compares outputs, gradients and messages with one process.
 
-From shards.py: a shard is a piece of the flattened weight, padded with zeros; `shard_of(flat, rank, n)` gives a rank's,
-and `wrong_pieces` other pieces of it. `padded_bytes` counts the bytes of lines with their padding. A
-MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
-freed before they are read.
+From shards.py: a shard is a piece of the flattened weight, padded with zeros; `shard_of(flat, rank, n)` gives a rank's.
+`padded_bytes` counts the bytes of lines with their padding. A MemoryMeter counts the bytes of all tensors that are
+created within it, and a ReleaseWait gives memory a moment to be freed before they are read.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"sum_for_mean", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+(`rng.case`), and `rng` draws the numbers. The `expect…` functions compare one value. `words[…]` is a text of
+messages.yaml, in English and Chinese. A mistake is a wrong solution that learners often write; its name, such as
+"weight_kept", is the key of its hint in hints.yaml.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,22 +29,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect, expect_tensor, is_close, is_lone_rank_without_messages
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,
-    calls_others,
     expect_calls_and_bytes,
     expect_shard,
     expect_zero_ops,
-    explained,
     is_padding_error,
     naming_unfinished,
     padded_bytes,
     shard_of,
-    wrong_pieces,
 )
 from helpers.quantities.units import format_bytes
 
@@ -99,13 +95,13 @@ def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
                 y = submitted(y, shard, tuple(shape))
                 context.mark("layer over")
                 y = torch.tanh(y)
-            num_bytes = wait.bytes_held(meter, bytes_allowed(inputs))
+            num_bytes = wait.bytes_above(bytes_allowed(inputs), meter)
         if describe_if_detached(y):  # "" for a tensor from which backward can start
             return {"returned_instead": describe_if_detached(y)}
         yield
         (y * batch["gradient"]).sum().backward()
         is_intact = torch.equal(x, batch["x"]) and all(map(torch.equal, shards, inputs["shards"]))
-        batches.append({"y": y.detach(), "x_gradient": x.grad, "bytes_held": num_bytes, "inputs_intact": is_intact})
+        batches.append({"y": y.detach(), "x_gradient": x.grad, "too_many_bytes": num_bytes, "inputs_intact": is_intact})
     return {"batches": batches, "gradients": [shard.grad for shard in shards]}
 
 
@@ -122,55 +118,25 @@ def bytes_allowed(inputs: Mapping[str, Any]) -> int:
 
 
 # -- 08.stage3: compare with one process -----------------------------------------------------------------------------
-class FullWeightReference:
-    """Runs all ranks' micro-batches in one process with full weights.
+def with_full_weights(world: JudgedWorld) -> tuple[list[list[tuple[Tensor, Tensor]]], list[Tensor]]:
+    """What one process gives that runs all ranks' micro-batches with the full weights.
 
-    runs[rank][batch] are the output, the gradient of x, and the flat gradients of all weights.
+    The first list has for each rank and micro-batch the output and the gradient of x, the second one for each weight
+    its flat gradient, as the mean over ranks of the sum over micro-batches.
     """
+    weights = [one.clone().requires_grad_() for one in world.inputs[0]["weights"]]
 
-    def __init__(self, world: JudgedWorld):
-        self.n, self.weights = world.size, world.inputs[0]["weights"]
-        with one_thread():
-            self.runs = [[self._run(batch) for batch in one["batches"]] for one in world.inputs]
-
-    def _run(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """One forward and backward pass: the output, the gradient of x, and the flat gradients of the weights."""
-        weights, x = [one.clone().requires_grad_() for one in self.weights], batch["x"].clone().requires_grad_()
-        y = x
+    def run(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """One forward and backward pass, which adds to the gradients of the weights."""
+        y = x = batch["x"].clone().requires_grad_()
         for weight in weights:
             y = torch.tanh(y @ weight.T)
         (y * batch["gradient"]).sum().backward()
-        return y.detach(), x.grad, [weight.grad.flatten() for weight in weights]
+        return y.detach(), x.grad
 
-    def total(self, i: int, first: int = 0) -> Tensor:
-        """The gradient of weight i, summed over ranks and over micro-batches from `first` on (-1: the last alone)."""
-        return sum(gradients[i] for of_rank in self.runs for _, _, gradients in of_rank[first:])
-
-    def mistakes_in(self, rank: int, got: Sequence[Any]) -> list[str]:
-        """The mistakes of which one variant gives the gradients of all shards of this rank. got: the learner's."""
-        wrong = [self.wrong_shards(rank, i) for i in range(len(got))]  # for each weight: mistake -> its variants
-
-        def explains(key: str, variant: int) -> bool:
-            return all(is_close(one[key][variant], shard) for one, shard in zip(wrong, got, strict=True))
-
-        # All weights have the same mistakes, so those of the first one are tried.
-        return [key for key, variants in wrong[0].items() if any(explains(key, i) for i in range(len(variants)))]
-
-    def wrong_shards(self, rank: int, i: int) -> dict[str, list[Tensor]]:
-        """The gradients that each mistake gives for the shard of weight i, one for each variant of the mistake."""
-        n, mean = self.n, self.total(i) / self.n
-        right, last = shard_of(mean, rank, n), shard_of(self.total(i, -1), rank, n)
-        local = shard_of(sum(gradients[i] for _, _, gradients in self.runs[rank]), rank, n)
-        transposed = mean.view(self.weights[i].shape).T.flatten()
-        return wrong_pieces(mean, rank, n) | {
-            "sum_for_mean": [right * n],
-            "divided_twice": [right / n],
-            "own_gradient": [local, local / n],
-            "gradient_overwritten": [last / n, last],
-            "gradient_counted_twice": [2 * right],
-            "gradient_transposed": [shard_of(transposed, rank, n)],
-            "mean_of_micro_batches": [right / len(self.runs[rank])],
-        }
+    with one_thread():
+        runs = [[run(batch) for batch in one["batches"]] for one in world.inputs]
+    return runs, [weight.grad.flatten() / world.size for weight in weights]
 
 
 def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
@@ -179,9 +145,8 @@ def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
         if "returned_instead" in output:
             yield expect(False, words["sharded_linear_returns"].format(output["returned_instead"]), rank=rank)
             return
-    reference = FullWeightReference(world)
+    yield from judge_values(world)
     for rank, output in enumerate(world.outputs):
-        yield from judge_values(reference, output, rank)
         yield judge_memory(world.inputs[rank], output["batches"], rank)
         intact = all(batch["inputs_intact"] for batch in output["batches"])
         yield expect(intact, words["inputs_changed"], rank=rank)
@@ -189,43 +154,32 @@ def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_messages(world)
 
 
-def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: int) -> Iterator[Judgement]:
-    """Outputs, gradients of x, and gradients of shards.
-
-    Where the gradients of x are wrong, those of the shards are wrong because of that, so no mistake is named for them.
-    """
-    pairs = list(zip(reference.runs[rank], output["batches"], strict=True))
-    for (y, x_gradient, _), batch in pairs:
-        finding = expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
-        yield explained(finding, words["layer_of_shards"].format(reference.n))
-        # Each of the layers divides by the number of ranks.
-        mistakes = {"input_gets_nothing": None, "input_divided": x_gradient / reference.n**NUM_LAYERS}
-        finding = expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
-        yield explained(finding, words["own_batch"])
-    got, wrong = output["gradients"], {}  # wrong: mistake -> the gradient that it gives for each shard
-    if got[-1] is None:  # of the layer that backward reaches first, so no other layer is the cause
-        wrong = {"shard_gets_nothing": [None] * len(got)}
-    elif all(is_close(x_gradient, batch["x_gradient"]) for (_, x_gradient, _), batch in pairs):
-        # A mistake is named if its value is the learner's, so each known one is given that value.
-        wrong = {key: got for key in reference.mistakes_in(rank, got)}
-    for i, one in enumerate(got):
-        mistakes = {key: values[i] for key, values in wrong.items()}
-        what, mean = words["gradient_of_shard"].format(i), reference.total(i) / reference.n
-        rule = words["mean_then_sum"].format(reference.n, len(pairs))
-        yield expect_shard(what, mean, one, (rank, reference.n), rank=rank, mistakes=mistakes, more=rule)
+def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
+    """Outputs, gradients of x, and gradients of shards."""
+    n, (runs, means) = world.size, with_full_weights(world)
+    of_layer, own_batch = words["layer_of_shards"].format(n), words["own_batch"]
+    for rank, (right, output) in enumerate(zip(runs, world.outputs, strict=True)):
+        for (y, x_gradient), batch in zip(right, output["batches"], strict=True):
+            judgement = expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
+            yield from with_rule(of_layer, [judgement])
+            judgement = expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank)
+            yield from with_rule(own_batch, [judgement])
+        rule = words["mean_then_sum"].format(n, len(right))
+        for i, (mean, got) in enumerate(zip(means, output["gradients"], strict=True)):
+            what = words["gradient_of_shard"].format(i)
+            yield from with_rule(rule, expect_shard(what, mean, got, (rank, n), rank=rank))
 
 
 def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank: int) -> Judgement:
-    """Between forward and backward a rank holds the activations, and at most one full weight."""
+    """Between forward and backward a rank holds the activations, and at most one full weight.
+
+    The judge names what it sees here, because how many bytes a mistake keeps differs from answer to answer.
+    """
     activations = activation_bytes(inputs)
-    num_bytes = max(batch["bytes_held"] for batch in batches)
+    num_bytes = max(batch["too_many_bytes"] for batch in batches)
     full = inputs["shards"][0].element_size() * sum(map(math.prod, inputs["shapes"]))
-    return expect(
-        num_bytes <= bytes_allowed(inputs),
-        words["bytes_after_forward"].format(format_bytes(num_bytes), format_bytes(activations), format_bytes(full)),
-        rank=rank,
-        mistakes=["weight_kept"],
-    )
+    message = words["bytes_after_forward"].format(*map(format_bytes, (num_bytes, activations, full)))
+    return expect(num_bytes == 0, message, rank=rank, mistakes=["weight_kept"])
 
 
 def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
@@ -235,12 +189,10 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
     total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
     passes = num_batches * NUM_LAYERS
-    own_gradient = {} if calls_others(world) else {"own_gradient": 0}  # without any reduction it has no other
     gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
-    # One all-gather for forward alone means that the layer kept the full weight for backward.
     rule = words["calls_per_layer"].format(NUM_LAYERS, num_batches)
-    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, {"weight_kept": passes}, rule)
-    yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, own_gradient, rule)
+    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, rule)
+    yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, rule)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
@@ -319,11 +271,6 @@ def judge_forward(world: JudgedWorld) -> Iterator[Judgement]:
         yield dataclasses.replace(finding, mistakes=tuple(key for key in finding.mistakes if key == "weight_kept"))
 
 
-def recognise_forward(failure: RunFailure) -> list[str]:
-    """The only mistake of forward that ends a run: the zeros of the padding are not cut off."""
-    return ["zeros_kept"] if has_padding_in_view(failure) else []
-
-
 STAGE3_FORWARD = dataclasses.replace(
     STAGE_3,
     key="08.stage3_forward",
@@ -331,6 +278,5 @@ STAGE3_FORWARD = dataclasses.replace(
     variations=Variations(sizes=("uneven", "even"), dtypes=("float64", "float32")),
     run_submission=run_forward,
     judge=judge_forward,
-    recognise_failure=recognise_forward,
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )
