@@ -47,18 +47,15 @@ def bytes_held(num_parameters: int, world_size: int, stage: int) -> float:
     return num_parameters * sum(size / (world_size if stage >= first else 1) for size, first in pairs)
 
 
-def count_messages(stage: int, m: int) -> int:
-    """Reduce-scatters and all-gathers of all parameters in a step of m micro-batches; an all-reduce is one of each.
-
-    Stages 0 and 1: once per step. Stage 2: a reduce-scatter per micro-batch and an all-gather. Stage 3: per
-    micro-batch two all-gathers, for forward and backward, and a reduce-scatter.
-    """
-    return (2, 2, m + 1, 3 * m)[stage]
-
-
 def bytes_sent(num_parameters: int, world_size: int, stage: int, m: int) -> float:
-    """In each message of a ring a rank sends (N - 1) / N of the parameters, 2 bytes each."""
-    return count_messages(stage, m) * 2 * num_parameters * (world_size - 1) / world_size
+    """In each message of a ring a rank sends (N - 1) / N of the parameters, 2 bytes each.
+
+    The messages of a step of m micro-batches are reduce-scatters and all-gathers; an all-reduce is one of each. Stages
+    0 and 1: once per step. Stage 2: a reduce-scatter per micro-batch and an all-gather. Stage 3: per micro-batch two
+    all-gathers, for forward and backward, and a reduce-scatter.
+    """
+    num_messages = (2, 2, m + 1, 3 * m)[stage]
+    return num_messages * 2 * num_parameters * (world_size - 1) / world_size
 
 
 def cost(num_parameters: int, world_size: int, stage: int, num_microbatches: int) -> tuple[float, float]:

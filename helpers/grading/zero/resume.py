@@ -77,7 +77,7 @@ def run_resume(submitted, inputs: dict[str, Any], context: RankContext) -> list[
         files = checkpoint_files(checkpoint)
         state = submitted(files, checkpoint["num_elements"], context.rank, context.world_size)
         if not isinstance(state, Mapping):
-            answers.append({"returned": type(state).__name__})
+            answers.append({"returned_instead": type(state).__name__})
             continue
         tensors = {name: state.get(name) for name in STATE_NAMES}
         saved = {one[name].data_ptr() for one in files.values() for name in STATE_NAMES}
@@ -104,9 +104,8 @@ def judge_state(
     checkpoint: Mapping[str, Any], answer: Mapping[str, Any], rank: int, world_size: int
 ) -> Iterator[Judgement]:
     """Judges one rank's state after one checkpoint: the step, then each tensor and its memory."""
-    is_state = "returned" not in answer
-    yield expect(is_state, words["no_state_returned"].format(answer.get("returned"), STATE_NAMES), rank=rank)
-    if not is_state:
+    if "returned_instead" in answer:
+        yield expect(False, words["no_state_returned"].format(answer["returned_instead"], STATE_NAMES), rank=rank)
         return
     sizes = checkpoint["old_size"], world_size  # sentences name both
     judgement = expect_equal(words["step_resumed"].format(*sizes), checkpoint["step"], answer["step"], rank=rank)

@@ -20,7 +20,6 @@ messages.yaml, in English and Chinese. A mistake is a wrong solution that learne
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,7 +105,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         sharded.step()
         context.mark("step over")
         steps.append(named_copies("parameter", parameters))
-    is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
+    is_same_list = list(map(id, list_of_caller)) == list(map(id, parameters))
     kept = optimizers[:num_first] or optimizers[-1:]  # those of __init__, or else the last one
     return {
         "history": steps,
@@ -132,10 +131,9 @@ def right_history(world: JudgedWorld) -> History:
 
 def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
-    num_elements = num_elements_of(world)
     yield from judge_parameters(world, [output["history"] for output in world.outputs])
     for rank, output in enumerate(world.outputs):
-        yield judge_state_size(output["state_elements"], num_elements, world.size, rank)
+        yield judge_state_size(output["state_elements"], num_elements_of(world), world.size, rank)
         yield from judge_side_effects(output, rank)
     if not is_lone_rank_without_messages(world):  # with one rank it is right to send nothing
         yield from expect_zero_ops(world)
@@ -152,13 +150,14 @@ def judge_parameters(world: JudgedWorld, histories: Sequence[Any]) -> Iterator[J
     right, num_elements = right_history(world), num_elements_of(world)
     rule = words["updates_of_ranks"].format(num_elements, world.size, shard_length(num_elements, world.size))
     for rank, history in enumerate(histories):
+        # `dict` gives no histories of mistakes, since those are run on the ranks.
         yield from with_rule(rule, judge_history(right, history, dict, rank=rank))
 
 
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
     """There is one optimizer, and the caller's list and its Parameters are what they were."""
-    count, num_first = output["num_optimizers"]  # no optimizer passes here, since `judge_state_size` finds it
-    yield expect(count <= 1, words["optimizers_made"].format(count, num_first), rank=rank)
+    made = output["num_optimizers"]  # in all, and in __init__; none passes here, since `judge_state_size` finds it
+    yield expect(made[0] <= 1, words["optimizers_made"].format(*made), rank=rank)
     yield expect(output["parameters_intact"], words["parameters_replaced"], rank=rank)
 
 

@@ -19,7 +19,6 @@ messages.yaml, in English and Chinese. A mistake is a wrong solution that learne
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +46,6 @@ from helpers.grading.zero.shards import (
     naming_unfinished,
     padded_bytes,
 )
-from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
@@ -57,8 +55,6 @@ NUM_EXAMPLES = 2  # in a micro-batch
 SLACK_BYTES = 512  # for small tensors that an answer may keep
 INDIVISIBLE = (7, 11, 13, 17)  # widths; 2, 3, 4 and 5 ranks divide neither one of them nor a product of two
 GRADIENT_READY, BACKWARD_OVER = "gradient", "backward over"  # instants that a rank marks on the clock of its log
-# How a sentence names what finish() returned in step 1 and step 2; {} is filled with the index of the parameter.
-SHARDS = [Words(en=f"shards[{{}}] of step {n}", zh=f"第 {n} 步的 shards[{{}}] ") for n in (1, 2)]
 
 
 def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -109,7 +105,7 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     list_of_caller = list(parameters)  # a copy, to see whether the answer changes its caller's list
     finish, batches = submitted(list_of_caller), iter(inputs["x"])
     if not callable(finish):
-        return {"finish": type(finish).__name__}
+        return {"returned_instead": type(finish).__name__}
     wait, limit = ReleaseWait(), bytes_allowed(parameters, context.world_size)
     returned, copied = [], []  # by finish() in each step
     for num_batches in inputs["micro_batches"]:
@@ -121,11 +117,11 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         shards = finish()
         returned.append(shards)
         copied.append([one.clone() for one in shards] if is_list_of_tensors(shards) else type(shards).__name__)
-    is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
+    is_same_list = list(map(id, list_of_caller)) == list(map(id, parameters))
     # Shards of the first step must keep their values while the second step runs.
     is_stable = all(map(are_unchanged, returned, copied))
     memory = {"grad_bytes": max(grad_bytes), "bytes_left": max(bytes_left), "shards_stable": is_stable}
-    return {"finish": "callable", "shards": copied, "list_intact": is_same_list} | memory
+    return {"shards": copied, "list_intact": is_same_list} | memory
 
 
 def are_unchanged(shards: Any, copies: Any) -> bool:
@@ -185,11 +181,10 @@ def mean_gradients(world: JudgedWorld, numbers: Iterable[int]) -> list[Tensor]:
 
 def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges memory, then values, then messages; the messages only where there is somebody to send to."""
-    kinds = [output["finish"] for output in world.outputs]  # what each rank's answer returned, by its type
-    has_finish = kinds == ["callable"] * world.size
-    yield expect(has_finish, words["no_function_returned"].format(kinds[0]))
-    if not has_finish:
-        return
+    for rank, output in enumerate(world.outputs):
+        if "returned_instead" in output:
+            yield expect(False, words["no_function_returned"].format(output["returned_instead"]), rank=rank)
+            return
     weights = list(world.inputs[0]["weights"].values())
     yield from judge_memory(world, weights)
     yield from judge_values(world, len(weights))
@@ -257,7 +252,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             is_complete = isinstance(got, list) and len(got) == num_parameters
             yield expect(is_complete, message, rank=rank)
             for i, (mean, shard) in enumerate(zip(means, got, strict=True) if is_complete else ()):
-                what, place = SHARDS[number].format(i), (rank, world.size)
+                what, place = words["shard_of_step"].format(i, number + 1), (rank, world.size)
                 yield from with_rule(rule, expect_shard(what, mean, shard, place, rank=rank))
 
 
@@ -291,21 +286,16 @@ def run_norm(submitted, inputs: dict[str, Any], context: RankContext) -> float:
 
 def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns the norm over the shards of all ranks, after an all-reduce of one number."""
-    norms = [norm_of(one["shards"]) for one in world.inputs]
-    right = math.sqrt(sum(norm**2 for norm in norms))
+    squares = [sum(float(shard.square().sum()) for shard in one["shards"]) for one in world.inputs]  # of each rank
+    right = math.sqrt(sum(squares))
     for rank, got in enumerate(world.outputs):
-        rule = words["squares"].format(f"{norms[rank] ** 2:.6g}", world.size, f"{right**2:.6g}")
+        rule = words["squares"].format(f"{squares[rank]:.6g}", world.size, f"{sum(squares):.6g}")
         yield from with_rule(rule, [expect_number(words["norm"], right, got, rank=rank)])
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
             message = words["one_number_sent"].format(format_bytes(log.payload_bytes()))
             yield expect(log.payload_bytes() <= NUMBER_BYTES, message, rank=rank)
-
-
-def norm_of(tensors: list[Tensor]) -> float:
-    """The root of the sum of all squares, in float64."""
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
 GLOBAL_NORM = Task(

@@ -160,8 +160,7 @@ def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
     of_layer, own_batch = words["layer_of_shards"].format(n), words["own_batch"]
     for rank, (right, output) in enumerate(zip(runs, world.outputs, strict=True)):
         for (y, x_gradient), batch in zip(right, output["batches"], strict=True):
-            judgement = expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
-            yield from with_rule(of_layer, [judgement])
+            yield from with_rule(of_layer, [expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)])
             judgement = expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank)
             yield from with_rule(own_batch, [judgement])
         rule = words["mean_then_sum"].format(n, len(right))
@@ -175,10 +174,9 @@ def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank:
 
     The judge names what it sees here, because how many bytes a mistake keeps differs from answer to answer.
     """
-    activations = activation_bytes(inputs)
     num_bytes = max(batch["too_many_bytes"] for batch in batches)
     full = inputs["shards"][0].element_size() * sum(map(math.prod, inputs["shapes"]))
-    message = words["bytes_after_forward"].format(*map(format_bytes, (num_bytes, activations, full)))
+    message = words["bytes_after_forward"].format(*map(format_bytes, (num_bytes, activation_bytes(inputs), full)))
     return expect(num_bytes == 0, message, rank=rank, mistakes=["weight_kept"])
 
 
@@ -189,9 +187,9 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
     total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
     passes = num_batches * NUM_LAYERS
-    gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
     rule = words["calls_per_layer"].format(NUM_LAYERS, num_batches)
-    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, rule)
+    # To an all-gather a rank passes its shard alone, and to a reduce-scatter the full gradient.
+    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, 2 * num_batches * total // world.size, rule)
     yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, rule)
 
 
