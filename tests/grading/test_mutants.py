@@ -12,6 +12,10 @@ from helpers.grading.verdict import mistakes_in_all
 from helpers.learner.words import book
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
+MADE_WITH_VIEWS = [  # mistakes of 08.shard
+    *["padded_where_even", "shards_differ_in_length", "tail_dropped", "each_tensor_cut", "column_by_column"],
+    *["zeros_in_front", "every_other_number", "wrong_place"],
+]
 # (task, mistake): another mistake of the task that is recognised as well, since one cannot be made without the other or
 # both give the same number. The hint that is shown is the first one's, whose place in hints.yaml is above.
 ALSO = {
@@ -41,6 +45,9 @@ ALSO = {
     ("06.cut", "costs_for_sizes"): ("empty_stage", "layers_lost", "not_the_best"),
     ("07.row", "gathers_the_input"): ("not_cut",),  # a whole input goes with a whole weight
     ("07.row", "bias_forgotten"): ("bias_on_one_rank",),  # a bias that nobody uses gets no gradient anywhere
+    # The view shows where its values happen to be right.
+    **{("08.shard", key): ("view_of_the_whole",) for key in MADE_WITH_VIEWS},
+    ("08.resume", "shards_differ_in_length"): ("view_of_the_whole",),
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
     ("08.stage3", "input_gets_nothing"): ("weight_kept",),  # what autograd goes through keeps the weight
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
