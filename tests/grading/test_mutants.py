@@ -45,6 +45,7 @@ ALSO = {
     ("06.cut", "costs_for_sizes"): ("empty_stage", "layers_lost", "not_the_best"),
     ("07.row", "gathers_the_input"): ("not_cut",),  # a whole input goes with a whole weight
     ("07.row", "bias_forgotten"): ("bias_on_one_rank",),  # a bias that nobody uses gets no gradient anywhere
+    ("08.stage1", "optimizer_made_anew"): ("no_optimizer",),  # the one that __init__ has made updates nothing
     # The view shows where its values happen to be right.
     **{("08.shard", key): ("view_of_the_whole",) for key in MADE_WITH_VIEWS},
     ("08.resume", "shards_differ_in_length"): ("view_of_the_whole",),
