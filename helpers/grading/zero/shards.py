@@ -38,7 +38,6 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
-from helpers.ranks.limits import load_per_core
 
 words = LAB.messages
 
@@ -80,13 +79,13 @@ def storage_bytes(tensor: object) -> int:
 
 
 class ReleaseWait:
-    """Waits until memory is freed, at most `seconds` on an idle machine in all uses together.
+    """Waits until memory is freed, at most `seconds` in all uses together; on a busy machine each pause lasts longer.
 
     A message is completed by another thread, which may hold its tensors a little longer than the message lasts.
     """
 
-    def __init__(self, seconds: float = 0.2):
-        self.seconds_left = seconds * load_per_core()
+    def __init__(self, seconds: float = 0.15):
+        self.seconds_left = seconds
 
     def bytes_above(self, limit: float, meter: MemoryMeter) -> int:
         """0 if no more than `limit` bytes are in use, else the bytes that still are when the time is up."""
