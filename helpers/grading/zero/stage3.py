@@ -155,14 +155,21 @@ def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
-    """Outputs, gradients of x, and gradients of shards."""
+    """Outputs, gradients of x, and gradients of shards.
+
+    The judge names what gets no gradient, because how many bytes such an answer keeps differs from run to run.
+    """
     n, (runs, means) = world.size, with_full_weights(world)
     of_layer, own_batch = words["layer_of_shards"].format(n), words["own_batch"]
     for rank, (right, output) in enumerate(zip(runs, world.outputs, strict=True)):
         for (y, x_gradient), batch in zip(right, output["batches"], strict=True):
             yield from with_rule(of_layer, [expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)])
-            judgement = expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank)
+            what, known = words["gradient_of_x"], {"input_gets_nothing": None}
+            judgement = expect_tensor(what, x_gradient, batch["x_gradient"], rank=rank, mistakes=known)
             yield from with_rule(own_batch, [judgement])
+        # Backward reaches the last layer first, so no other layer is the cause.
+        has_gradient = output["gradients"][-1] is not None
+        yield expect(has_gradient, words["no_gradient"], rank=rank, mistakes=["shard_gets_nothing"])
         rule = words["mean_then_sum"].format(n, len(right))
         for i, (mean, got) in enumerate(zip(means, output["gradients"], strict=True)):
             what = words["gradient_of_shard"].format(i)
