@@ -22,14 +22,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from helpers.grading import common_checks
 from helpers.grading.cases import Case
-from helpers.grading.kit.histories import without_naming_mistakes
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.lab_notebooks import solution_offer
 from helpers.grading.mistakes import with_mistakes
@@ -193,9 +191,7 @@ def judge_case(task: Task, run: TaskRun, case: Case, size: int, seed: int) -> li
 
     def judge(nudge: int = 0) -> list[Judgement]:
         """Draws fresh inputs and judges the outputs. nudge: not 0 to move the inputs by rounding steps first."""
-        # With moved inputs only the right values matter, and the wrong ones would take long to compute.
-        with without_naming_mistakes() if nudge else nullcontext():
-            return list(task.judge(JudgedWorld.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
+        return list(task.judge(JudgedWorld.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
 
     with one_thread():
         # Where terms cancel, rounding may move a right answer by more than the tolerance. A comparison that failed by a

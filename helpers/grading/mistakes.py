@@ -16,9 +16,11 @@ A lab's mistakes.yaml holds the mistakes that learners often make, each once, as
           + dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
 
 Also: `hint: divided_twice`, where the name says more; `base: NAME`, where a mistake above is what is edited; `text: |`
-instead of `edit`, where the whole answer is shorter; and `fails: true` where the answer hangs or raises, so that it is
-recognised by how the run failed (`Task.recognise_failure`). kit/edits.py says how edits are written. An answer and a
-text are written with what the imports and the other tasks' answers define.
+instead of `edit`, where the whole answer is shorter; and `not_run: true` where running it would name nothing, since it
+hangs or raises (`Task.recognise_failure` knows it by how the run failed) or since the judge names it by what differs
+from run to run, such as bytes and times. kit/edits.py says how edits are written. An answer and a text are written with
+what the imports and the other tasks' answers define. A text may return `...` in place of a value in which those who
+make the mistake differ.
 
 Where a check failed, `with_mistakes` runs the mistakes on the grader's ranks, on the inputs of the failed cases, in the
 smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Those
@@ -52,7 +54,7 @@ from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import load_per_core
 
 SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
-FIELDS = {"who", "hint", "base", "edit", "text", "fails"}
+FIELDS = {"who", "hint", "base", "edit", "text", "not_run"}
 Message = tuple[str, str, int, str]  # the operation, how it reduces or "", its bytes, and its process group
 Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and the messages
 
@@ -61,14 +63,14 @@ Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and 
 class Mistake:
     """One mistake of a task. name: its own. hint: the key of its hint; both are "" for the right answer.
 
-    text: the function or class, with this mistake. who: makes it, and why. fails: whether it hangs or raises.
+    text: the function or class, with this mistake. who: makes it, and why. is_run: whether running it can name it.
     """
 
     name: str
     hint: str
     text: str
     who: str = ""
-    fails: bool = False
+    is_run: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,8 @@ def _mistakes_in(file: str, entries: Mapping[str, Any]) -> Iterator[Mistake]:
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         texts[name] = text
-        yield Mistake(name=name, hint=fields.get("hint", name), text=text, who=fields["who"], fails="fails" in fields)
+        more = {"who": fields["who"], "is_run": "not_run" not in fields}
+        yield Mistake(name=name, hint=fields.get("hint", name), text=text, **more)
 
 
 def _check_fields(fields: Mapping[str, Any], where: str, texts: Mapping[str | None, str]) -> None:
@@ -150,7 +153,7 @@ def with_mistakes(
     ranks: gives the ranks on which the mistakes run. seed: that of the check.
     """
     failed, known = [one for one in results if one.run and one.failed], mistakes_of(task.key)
-    mistakes = [one for one in known.mistakes if not one.fails]
+    mistakes = [one for one in known.mistakes if one.is_run]
     if not failed or not mistakes:
         return list(results)
     for result in {result.size: result for result in (failed[0], failed[-1])}.values():

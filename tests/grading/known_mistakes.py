@@ -1,10 +1,10 @@
-"""What the labs' tests expect of known mistakes: none gives what the right way or another mistake gives."""
+"""What tests of the labs' judges share: many values in one item, and a world before anybody answered."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from helpers.grading import task_of
@@ -33,21 +33,6 @@ def repeated(name: str, values: Iterable[Any]) -> Callable[[Callable], Callable]
         return run_each
 
     return decorate
-
-
-def each(right: Any, mistakes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Pairs of a key and a value: the right one, and those of each mistake, which may have several."""
-    several = {key: one if isinstance(one, Sequence) else [one] for key, one in mistakes.items()}
-    return [("right", right), *((key, one) for key, ones in several.items() for one in ones)]
-
-
-def assert_told_apart(given: Iterable[tuple[str, Any]], alike: Callable[[Any, Any], bool]) -> None:
-    """given: (key, value). Values that are alike must have the same key."""
-    seen: list[tuple[str, Any]] = []
-    for key, value in given:
-        others = {other for other, theirs in seen if alike(value, theirs)} - {key}
-        assert not others, f"{key} gives what {others} gives"
-        seen.append((key, value))
 
 
 def world_of(key: str, size: int, seed: int = 0, case: Case | None = None) -> JudgedWorld:

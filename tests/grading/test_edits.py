@@ -89,7 +89,7 @@ def test_a_mistake_is_the_answer_with_its_edit(tmp_path):
     one, other = known.mistakes
     assert (known.imports, known.answer, known.others) == ("import math\n", ANSWER, "")
     assert one.text == ANSWER.replace("2 * (n - 1)", "n - 1")
-    assert (one.hint, other.hint, other.name, other.fails) == ("one_phase", "one_phase", "one_phase_less", False)
+    assert (one.hint, other.hint, other.name, other.is_run) == ("one_phase", "one_phase", "one_phase_less", True)
     assert other.text == ANSWER.replace("2 * (n - 1)", "n")
 
 

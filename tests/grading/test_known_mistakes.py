@@ -7,28 +7,11 @@ from dataclasses import replace
 import pytest
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.answers import is_same_answer
 from helpers.grading.kit.messages import recognise as messages
 from helpers.grading.pipeline import stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import shards
-from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
-
-FUNCTIONS = {  # what the task is asked, or one number of what it is asked
-    "06.gpipe": (schedule.gpipe, schedule.WRONG_GPIPE, is_same_answer),
-    "06.one_f_one_b": (schedule.one_f_one_b, schedule.WRONG_ONE_F_ONE_B, is_same_answer),
-    "06.bubble": (costs.bubble, costs.WRONG_FRACTIONS, is_same_answer),
-    "06.bubble held": (costs.in_flight, costs.WRONG_IN_FLIGHT, is_same_answer),
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-@repeated("seed", range(6))
-def test_every_wrong_function_shows_and_no_two_are_alike(name, seed):
-    right, mistakes, are_alike = FUNCTIONS[name]
-    cases = task_of(name.split()[0]).inputs(seed, 1)[0]["cases"]
-    given = [(key, [one(*case) for case in cases]) for key, one in each(right, mistakes)]
-    assert_told_apart(given, are_alike)
+from tests.grading.known_mistakes import repeated, world_of
 
 
 def reversed_on_rank_0(rank, num_stages, num_microbatches):

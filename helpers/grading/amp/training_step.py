@@ -49,7 +49,7 @@ def judge_steps(
 
     before: the weights before the first step, by their names in a history.
     """
-    judgements = list(judge_history(right, got, dict, notes=notes, rank=rank))  # dict(): it names no mistakes itself
+    judgements = list(judge_history(right, got, notes=notes, rank=rank))
     if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
         num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
         message = describe_update(right[:num_judged], got, before, notes)

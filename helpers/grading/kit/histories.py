@@ -1,19 +1,14 @@
-"""Compares a training run of several steps with the right one, and with runs that contain a known mistake.
+"""Compares a training run of several steps with the right one, and outputs with those of a known mistake.
 
 A history is what such a run leaves behind: a list of steps, each of which maps names to numbers, texts and tensors, as
-in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history, and one history for
-each known mistake, which is a wrong solution that learners often write. The mistake whose history is the learner's is
-the one that the Judgements name, by the key of its hint. `Words` is a text in English and Chinese, and `words[…]` is
-one of values.yaml.
+in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history. `is_same` compares
+any outputs, with a wider tolerance. `Words` is a text in English and Chinese, and `words[…]` is one of values.yaml.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,20 +20,17 @@ from helpers.learner.words import Words, book
 
 words = book("values")
 History = Sequence[Mapping[str, Any]]  # for each step its values by name
-WrongHistories = Callable[[], Mapping[str, Sequence[History]]]  # key of a hint -> the histories that the mistake gives
-_names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)  # see without_naming_mistakes
+ANY_VALUE = "<ellipsis>"  # what `...` becomes as plain data
 TOLERANCE = 1e-5  # relative, within which a value counts as that of a mistake
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
 def judge_history(
-    right: History, got: Any, wrong_histories: WrongHistories, *, notes: Sequence[Words] = (), rank: int | None = None
+    right: History, got: Any, *, notes: Sequence[Words] = (), rank: int | None = None
 ) -> Iterator[Judgement]:
     """One Judgement per value, up to the first step that is wrong, since the later steps follow from it.
 
-    got: the learner's history. wrong_histories: a function, called only if a step is wrong, that returns the histories
-    of each mistake; a mistake is named if one of them equals the learner's in all steps. notes: one per step, added to
-    the name of each value of that step.
+    got: the learner's history. notes: one per step, added to the name of each value of that step.
     """
     is_history = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
     yield expect(is_history, words["steps_missing"], rank=rank)
@@ -46,12 +38,9 @@ def judge_history(
         return
     steps = list(zip(right, got, strict=True))
     first_wrong = next((index for index, pair in enumerate(steps) if not _is_right_step(*pair)), len(steps))
-    is_wrong = first_wrong < len(steps)
-    mistakes = _mistakes_with(got, wrong_histories()) if is_wrong and _names_mistakes.get() else ()
     for number, (right_step, learners_step) in enumerate(steps[: first_wrong + 1], 1):
         for name, value in right_step.items():
-            judgement = compare_value(value_name(name, number, notes), value, learners_step.get(name), rank)
-            yield judgement if judgement.ok else dataclasses.replace(judgement, mistakes=mistakes)
+            yield compare_value(value_name(name, number, notes), value, learners_step.get(name), rank)
 
 
 def compare_value(name: Words, right: Any, got: Any, rank: int | None = None) -> Judgement:
@@ -73,63 +62,38 @@ def _is_right_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
     return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 
-def _mistakes_with(got: History, wrong_histories: Mapping[str, Sequence[History]]) -> tuple[str, ...]:
-    """The mistakes of which one history is the learner's."""
-    return tuple(key for key, several in wrong_histories.items() if any(is_same_history(one, got) for one in several))
-
-
-def is_same_history(history: History, got: History) -> bool:
-    """Whether the learner's history begins like this one, which must not be empty. NaN counts as equal to NaN."""
-    if not isinstance(got, list) or not all(isinstance(step, Mapping) for step in got):
-        return False
-    steps = zip(history, got, strict=False)  # a history of a mistake may end early, for example with an exception
-    pairs = [(value, learners.get(name)) for step, learners in steps for name, value in step.items()]
-    return bool(pairs) and all(_is_equal(*pair) for pair in pairs)
-
-
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two outputs, of lists and dicts of values, agree up to TOLERANCE."""
+    """Whether two outputs, of lists and dicts of values, agree up to TOLERANCE.
+
+    In `a`, the value `...`, as plain data has it, agrees with anything.
+    """
     if isinstance(a, Mapping):
         return isinstance(b, Mapping) and a.keys() == b.keys() and all(is_same(a[name], b[name]) for name in a)
     if isinstance(a, list):
         return isinstance(b, list) and len(a) == len(b) and all(map(is_same, a, b))
-    return a == "<ellipsis>" or _is_equal(a, b)
+    return (isinstance(a, str) and a == ANY_VALUE) or _is_equal(a, b)
 
 
 def _is_equal(a: Any, b: Any) -> bool:
-    """Whether two values agree up to TOLERANCE. NaN equals NaN, and a number equals a tensor with this one element."""
+    """Whether two values agree: floats up to TOLERANCE, where NaN equals NaN, and whole numbers exactly.
+
+    A number equals a tensor with this one element. In a tensor of floats, TOLERANCE is relative to the largest value,
+    since small ones may be what is left of a sum.
+    """
     if isinstance(a, Tensor):
-        is_comparable = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
-        return is_comparable and torch.allclose(a, b, rtol=TOLERANCE, atol=1e-7, equal_nan=True)
+        if not (isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype):
+            return False
+        largest = a[a.isfinite()].abs().max().item() if a.is_floating_point() and a.isfinite().any() else 0.0
+        return torch.allclose(a, b, rtol=0, atol=TOLERANCE * largest, equal_nan=a.is_floating_point())
+    if type(a) is int and type(b) is int:
+        return a == b
     a, b = as_number(a), as_number(b)
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
 
 
-@contextmanager
-def without_naming_mistakes() -> Iterator[None]:
-    """Within it, `judge_history` names no mistakes.
-
-    The grader judges a failed answer again with inputs that are changed in their last digit. Then it only asks how far
-    that moves the right values, and computing the wrong histories would take longer than all the rest.
-    """
-    before = _names_mistakes.set(False)
-    try:
-        yield
-    finally:
-        _names_mistakes.reset(before)
-
-
 # -- making histories ------------------------------------------------------------------------------------------------
-def histories_of_mistakes(history_of: Callable[[Any], Any], mistakes: Mapping[str, Sequence[Any]]) -> WrongHistories:
-    """The histories of known mistakes, computed by `history_of(mistake)` when they are asked for.
-
-    mistakes: maps the key of a hint to the ways in which this mistake can be made.
-    """
-    return lambda: {key: [history_of(mistake) for mistake in several] for key, several in mistakes.items()}
-
-
 def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Copies of the tensors, as {"weights 0": tensor, …} for the kind "weights". A history's step can hold them."""
     return {f"{kind} {i}": tensor.detach().clone() for i, tensor in enumerate(tensors)}

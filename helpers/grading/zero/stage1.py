@@ -151,7 +151,7 @@ def judge_parameters(world: JudgedWorld, histories: Sequence[Any]) -> Iterator[J
     rule = words["updates_of_ranks"].format(num_elements, world.size, shard_length(num_elements, world.size))
     for rank, history in enumerate(histories):
         # `dict` gives no histories of mistakes, since those are run on the ranks.
-        yield from with_rule(rule, judge_history(right, history, dict, rank=rank))
+        yield from with_rule(rule, judge_history(right, history, rank=rank))
 
 
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
