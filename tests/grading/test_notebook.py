@@ -40,7 +40,8 @@ def test_a_failure_shows_the_verdict_alone(kernel):
     assert all(line.startswith("  ") and len(line) <= LINE_WIDTH for line in lines[1:])  # folded, and no traceback
     said = " ".join(line.strip() for line in lines)
     assert "passed: 1 rank; failed: 2, 3, 4 and 5 ranks" in said and "the same inputs again: seed=" in said
-    assert reply.text == ""
+    assert not reply.text or reply.text.startswith("checking 03.average · ")  # the line of a check that takes long
+    assert "Warning" not in reply.text
 
 
 def test_a_pass_is_shown_and_variables_are_kept(kernel):
@@ -49,7 +50,7 @@ def test_a_pass_is_shown_and_variables_are_kept(kernel):
     fixed += "average = lambda model: [dist.all_reduce(p.grad, op=dist.ReduceOp.AVG) for p in trained(model)]"
     reply = kernel.run(f'{fixed}\ncheck("03.average", average)')
     assert reply.error is None, reply.shown
-    assert reply.text.startswith("03.average  passed · 1, 2, 3, 4, 5 ranks · ")
+    assert reply.text.splitlines()[-1].startswith("03.average  passed · 1, 2, 3, 4, 5 ranks · ")
     assert kernel.run("%%ranks\nmine").text == "rank 0 │ 10\nrank 1 │ 11\n"
 
 

@@ -101,7 +101,8 @@ def test_a_wrong_value_that_nobody_foresaw_is_shown_with_what_the_right_one_is_m
     ("change", "says"),
     [
         ({"gpus": lambda p, job: p["dp"] * p["tp"] * p["pp"] <= job["gpus"]}, "breaks rule 1: "),
-        ({"nodes": lambda p, job: p["tp"] < job["gpus_per_node"]}, "It keeps all six rules: its GPUs are "),
+        ({"nodes": lambda p, job: p["tp"] in (1, 2, 4)}, "It keeps all six rules: its GPUs are "),
+        ({"nodes": lambda p, job: p["tp"] < job["gpus_per_node"]}, "breaks rule 2: "),
         ({"nodes": lambda p, job: job["gpus_per_node"] % (p["tp"] * p["pp"]) == 0}, "It keeps all six rules: its GPUs"),
         ({"heads": lambda p, job: True}, "breaks rule 3: its tp of 8 does not divide the 12 attention heads"),
         ({"layers": lambda p, job: True}, "breaks rule 4: its pp of 16 does not divide"),

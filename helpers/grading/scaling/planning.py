@@ -152,6 +152,8 @@ FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     # So an answer that rounds the memory to whole GB chooses the first or the third.
     "memory": [(1, 2, 1, 1, 1.0745), (1, 4, 1, 1, 1.0725), (1, 4, 2, 1, 1.02)],
     "nodes": [(1, 16, 1, 1, 0.5)],
+    # Three GPUs are fewer than a node has, but of the groups in a row some lie across two nodes.
+    "threes": [(1, 3, 1, 1, 0.5)],
     # A tensor-parallel group may fill its node, and a pipeline may reach across nodes.
     "whole node": [(1, 8, 4, 1, 0.5)],
     "batch": [(1, 1, 1, 4, 0.5)],
@@ -175,7 +177,7 @@ def make_plans(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     """200 plans, and the job for which one is to be chosen."""
-    gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
+    gpus, gib = 96 if kind == "threes" else rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
     # 16 stages never divide the layers. tp = 8 divides 48 heads but not 12, so in "plain" drawn plans break that rule.
     # The batch is the GPUs times 2 times an odd number, so micro-batches of 4 on as many replicas as GPUs never fit.
