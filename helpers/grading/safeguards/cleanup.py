@@ -180,7 +180,7 @@ def watch_functions(owners: Iterable[ModuleType | type]) -> Callable[[], Iterato
         (owner, namespace, name, value, getattr(value, "__code__", None))
         for owner, namespace, *_ in spaces
         for name, value in namespace.items()
-        # By its type, since isinstance asks the value for its class, and torch's old `reduce_op` warns when it is asked.
+        # By its type: isinstance asks the value for its class, and torch's old `reduce_op` then warns.
         if callable(value) or type(value) in (property, staticmethod, classmethod)
     ]
 
