@@ -11,6 +11,7 @@ answer stands a rule, which says how the right one comes about. `Words` is a tex
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
@@ -136,8 +137,10 @@ def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """The elements that the learner's function returns, and how many it has read for them.
 
-    Element i of the full tensor is the number i.
+    Element i of the full tensor is the number i plus another one in each run, which is subtracted from the answer, so
+    that nobody can return the elements without reading them.
     """
+    added = float(secrets.randbelow(1_000_000) + 1_000_000)
 
     def elements_and_count(pieces: list[SavedPiece], *args: int) -> Any:
         """The learner's elements, and the number of elements that were read for them."""
@@ -147,12 +150,13 @@ def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContex
             """What the learner's function calls: elements start to stop of a file, counted in the file."""
             if start < 0 or stop < start:
                 raise ValueError(f"read({file!r}, {start}, {stop}): give 0 <= start <= stop, counted in the file")
-            elements = torch.arange(*ranges[file], dtype=torch.float64)[start:stop]  # ends where the file ends
+            # A slice ends where the file ends.
+            elements = torch.arange(*ranges[file], dtype=torch.float64)[start:stop] + added
             counts.append(len(elements))
             return elements
 
         answer = submitted(pieces, *args, read)
-        return [answer.tolist() if isinstance(answer, Tensor) else answer, sum(counts)]
+        return [(answer - added).tolist() if isinstance(answer, Tensor) else answer, sum(counts)]
 
     return answers.run_questions(elements_and_count, inputs, context, RESHARD)  # the Task, which an error names
 
