@@ -88,11 +88,15 @@ def crossed_signature(
 
 
 def _filled(sig: Signature, tensors: Sequence[torch.Tensor]) -> Signature:
-    """The same signature with the fields that the tensors tell."""
+    """The same signature with the fields that the tensors tell.
+
+    The sizes are asked of torch's own class, because a subclass may say that it is smaller than what it sends.
+    """
     if tensors:
         first = tensors[0]
-        sig.num_bytes = sum(t.numel() * t.element_size() for t in tensors)
-        sig.dtype, sig.shape = _DTYPES[first.dtype], tuple(first.shape)
+        with torch._C.DisableTorchFunctionSubclass():
+            sig.num_bytes = sum(torch.Tensor.numel(t) * torch.Tensor.element_size(t) for t in tensors)
+            sig.dtype, sig.shape = _DTYPES[first.dtype], tuple(torch.Tensor.size(first))
         sig.runs_later = runs_later(first.device)
     return sig
 

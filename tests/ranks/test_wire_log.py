@@ -36,6 +36,26 @@ def one_of_each(rank, n):
     dist.barrier()
 
 
+class Slim(torch.Tensor):
+    """A tensor that says that it has one element."""
+
+    def numel(self):
+        return 1
+
+    @property
+    def shape(self):
+        return torch.Size([1])
+
+
+def slim_sum(rank, n):
+    dist.all_reduce(torch.ones(6).as_subclass(Slim))
+
+
+def test_a_tensor_that_lies_about_its_size_is_logged_with_all_its_bytes(ranks):
+    for events in ranks[:2].run(logged, slim_sum):
+        assert [(e.op, e.payload_bytes, e.shape) for e in events] == [("all_reduce", 24, (6,))]
+
+
 def test_every_operation_is_one_event_with_its_payload(ranks):
     for rank, events in enumerate(ranks[:3].run(logged, one_of_each)):
         assert [(e.op, e.payload_bytes) for e in events] == [
