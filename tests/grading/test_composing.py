@@ -190,3 +190,20 @@ def test_a_replica_without_tokens_is_told_why_it_has_nan(ranks):
         return mean * own / numbers[1] * dist.get_world_size(group), numbers[0] / numbers[1]
 
     assert grade("09.loss", token_mean, ranks=ranks).mistake == "mean_of_nothing"
+
+
+TABLE = """
+drawn = {}
+AXES = {"whole_weights": ["pp"], "cut_weights": ["pp", "tp"], "whole_dropout": ["dp", "pp"]}
+
+
+def seeds(seed, place, sizes):
+    axes = AXES | {"cut_dropout": ["dp", "pp", "tp"]}
+    return {kind: drawn.setdefault((seed, kind, *[place[axis] for axis in axes[kind]]), len(drawn)) for kind in axes}
+"""
+
+
+def test_numbers_from_a_table_that_grows_from_call_to_call_are_refused(ranks):
+    names = {"__name__": "submission"}
+    exec(TABLE, names)
+    assert "without a table that grows from call to call" in grade("09.seeds", names["seeds"], ranks=ranks).text("en")

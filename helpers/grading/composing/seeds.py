@@ -13,6 +13,7 @@ of the four kinds, so no single edit gives what all learners who make it return.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,18 +55,23 @@ def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_seeds(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The seeds for every case, and then those for the first mesh once more with another `hash`, as in a new process.
+    """The seeds for every case, and then those for the first mesh once more, as in a new process.
 
-    Python salts the hash of texts anew in every process, so an answer must not use it. The function `hash` is replaced
-    among the global names of the learner's function, which a wrapper around it has as its attribute `submitted`.
+    There Python salts the hash of texts anew, so an answer must not use it: the function `hash` is replaced among the
+    global names of the learner's function, which a wrapper around it has as its attribute `submitted`. A table that the
+    function fills from call to call is as it was before the first call, and the calls come in another order.
     """
-    seeds = answers.run_questions(submitted, inputs, context)
     names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
+    tables = {name: copy.deepcopy(value) for name, value in names.items() if isinstance(value, dict | list | set)}
+    seeds = answers.run_questions(submitted, inputs, context)
+    filled = {name: names[name] for name in tables}
     original, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
+    names.update(tables)
     try:
-        return seeds + answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED]}, context)
+        again = answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED][::-1]}, context)
+        return seeds + again[::-1]
     finally:
-        names["hash"] = original
+        names.update(filled, hash=original)
 
 
 def salted(value: Any) -> Any:
