@@ -233,6 +233,8 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
             message = words["nothing_overlaps" if events else "nothing_sent"].format(number)
             is_early = any(event.start < arrivals[-1] for event in events)
             yield expect(is_early, message, rank=rank, mistakes=[key for key, fits in known.items() if fits])
+            num_late = sum(event.start > backward_end for event in events)
+            yield expect(not is_early or num_late <= 1, words["most_sent_late"].format(number, num_late), rank=rank)
             is_complete = all(event.end < finish_end for event in events)
             yield expect(is_complete, words["returns_early"], rank=rank, mistakes=["not_finished"])
             # As many messages as parameters, but all of one shape, where the parameters have several.
