@@ -17,7 +17,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.classroom import cli
-from helpers.grading.kit.edits import edited
+from helpers.grading.mistakes import edited
 from tests.classroom import notebooks
 from tests.nbgrader_steps import run_steps
 from tests.test_tools_build_labs import small

@@ -18,23 +18,28 @@ A lab's mistakes.yaml holds the mistakes that learners often make, each once, as
 Also: `hint: divided_twice`, where the name says more; `base: NAME`, where a mistake above is what is edited; `text: |`
 instead of `edit`, where the whole answer is shorter; and `not_run: true` where running it would name nothing, since it
 hangs or raises (`Task.recognise_failure` knows it by how the run failed) or since the judge names it by what differs
-from run to run, such as bytes and times. kit/edits.py says how edits are written. An answer and a text are written with
-what the imports and the other tasks' answers define. A text may return `...` in place of a value in which those who
-make the mistake differ.
+from run to run, such as bytes and times. An answer and a text are written with what the imports and the other tasks'
+answers define. A text may return `...` in place of a value in which those who make the mistake differ.
+
+An edit is read as a diff is, without what stays around it. `- ` goes, `+ ` comes, `= ` stays and says where. A blank
+line ends an edit, and the next begins. What goes and stays is a block of lines that the text must hold exactly once.
+How far the block is indented does not count, only its lines among each other, and a comment at the end of a line of the
+text may be left out.
 
 Where a check failed, `with_mistakes` runs the mistakes on the grader's ranks, on the inputs of the failed cases, in the
 smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Those
 that leave the same messages as well are preferred. Where the outputs are right, only those count, because the messages
-must be wrong. A *world* is a number of
-ranks that run an answer together, and a *case* is one set of inputs for them.
+must be wrong. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for them.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +47,6 @@ import torch
 import torch.distributed as dist
 
 from helpers.devices.uninitialized_memory import FillUninitialized
-from helpers.grading.kit.edits import edited
 from helpers.grading.kit.histories import is_same
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
@@ -54,6 +58,8 @@ from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import load_per_core
 
 SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
+MARKED = re.compile(r"[-+=]( |$)")  # a line of an edit
+COMMENT = re.compile(r" +# .*$")
 FIELDS = {"who", "hint", "base", "edit", "text", "not_run"}
 Message = tuple[str, str, int, str]  # the operation, how it reduces or "", its bytes, and its process group
 Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and the messages
@@ -98,7 +104,7 @@ def mistakes_file(number: str) -> Path:
 @functools.cache
 def hints_of(key: str) -> dict[str, Words]:
     """The hints of a task's mistakes, by their keys in the order of the lab's hints.yaml: the more specific first."""
-    return lab_of(key.partition(".")[0]).hints(*{one.hint for one in mistakes_of(key).mistakes})
+    return lab_of(key.partition(".")[0]).hints.of(*(one.hint for one in mistakes_of(key).mistakes))
 
 
 @functools.cache
@@ -142,6 +148,56 @@ def _check_fields(fields: Mapping[str, Any], where: str, texts: Mapping[str | No
         raise ValueError(f"{where}: a mistake has `who`, and either `edit` or `text`")
     if "base" in fields and (fields["base"] not in texts or "text" in fields):
         raise ValueError(f"{where}: `base` is {fields['base']!r}; name a mistake above, to edit")
+
+
+# -- edits -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """lines[start:end] of a text become `new`, indented by so many blanks."""
+
+    start: int
+    end: int
+    new: list[str]
+    by: int
+
+
+def edited(text: str, edits: str) -> str:
+    """The text with its edits, each found in the text as it was. Raises ValueError for what is not written as above."""
+    lines = text.splitlines()
+    found = sorted((find(block, lines) for block in edits.strip("\n").split("\n\n")), key=lambda edit: edit.start)
+    for edit, after in pairwise(found):
+        if edit.end > after.start:
+            raise ValueError(f"two edits change the line {lines[after.start].strip()!r}; make them one")
+    for edit in reversed(found):
+        lines[edit.start : edit.end] = [(" " * edit.by + line).rstrip() for line in edit.new]
+    return "\n".join(lines) + "\n"
+
+
+def find(block: str, lines: list[str]) -> Edit:
+    """Where the text holds this block, and what becomes of it."""
+    marked = block.split("\n")
+    for line in marked:
+        if not MARKED.match(line):
+            raise ValueError(f"an edit has the line {line!r}; each begins with '- ', '+ ' or '= '")
+    old, new = ([line[2:] for line in marked if line[0] in marks] for marks in ("-=", "+="))
+    if not old:
+        raise ValueError(f"an edit says what comes and not where: {block!r}; add the line beside it with '= '")
+    places = [start for start in range(len(lines) - len(old) + 1) if begins(lines[start:], old)]
+    if len(places) != 1:
+        text = "\n".join(old)
+        raise ValueError(f"these lines stand {len(places)} times where they must stand once:\n{text}")
+    (start,) = places
+    return Edit(start=start, end=start + len(old), new=new, by=indent(lines[start]) - indent(old[0]))
+
+
+def begins(lines: list[str], old: list[str]) -> bool:
+    """Whether the lines begin with the old ones, all of them moved to the right alike."""
+    by = " " * (indent(lines[0]) - indent(old[0]))
+    return all((by + one).rstrip() in (line, COMMENT.sub("", line)) for one, line in zip(old, lines, strict=False))
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 # -- naming a mistake ------------------------------------------------------------------------------------------------

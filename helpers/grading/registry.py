@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.learner.words import Words, book
+from helpers.learner.words import book
 from helpers.learner.words.text import Book
 
 if TYPE_CHECKING:
@@ -52,12 +52,10 @@ class Lab:
         """The name of its notebooks, "03_ddp"."""
         return f"{self.number}_{self.topic}"
 
-    def hints(self, *keys: str) -> dict[str, Words]:
-        """The hints for these mistakes, in the order of the folder's hints.yaml: the more specific ones stand first.
-
-        A text may hold several keys, as in `hints("own_root buffers_forgotten", *WRONG_ANSWERS)`.
-        """
-        return book("hints", Path(__file__).parent / self.topic).of(*" ".join(keys).split())
+    @property
+    def hints(self) -> Book:
+        """What learners are told about mistakes, from the folder's hints.yaml: the more specific ones stand first."""
+        return book("hints", Path(__file__).parent / self.topic)
 
     @property
     def messages(self) -> Book:

@@ -202,4 +202,5 @@ def mistakes_in_all(results: Sequence[WorldResult]) -> set[str]:
 
 def most_specific(results: Sequence[WorldResult], hints: Mapping[str, Words]) -> str | None:
     """Of the mistakes that explain everything, the one whose hint stands first: labs list specific ones first."""
-    return next((key for key in hints if key in mistakes_in_all(results)), None)
+    mistakes = mistakes_in_all(results)
+    return next((key for key in hints if key in mistakes), None)

@@ -7,8 +7,7 @@ import textwrap
 
 import pytest
 
-from helpers.grading.kit.edits import edited
-from helpers.grading.mistakes import mistakes_file, read_mistakes
+from helpers.grading.mistakes import edited, mistakes_file, read_mistakes
 from tests.grading.submissions import LABS, answer_to
 
 BASE = """\

@@ -6,10 +6,8 @@ from collections import Counter
 
 import pytest
 
-from helpers.grading import Verdict, chapters_with_tasks, exercises_of, task_of, tasks_of
-from helpers.grading.mistakes import mistakes_file
+from helpers.grading import Verdict, chapters_with_tasks, exercises_of, lab_of, task_of, tasks_of
 from helpers.grading.verdict import mistakes_in_all
-from helpers.learner.words import book
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
 MADE_WITH_VIEWS = [  # mistakes of 08.shard
@@ -103,7 +101,7 @@ def test_another_right_answer_passes(answer, passing):
 def test_every_hint_has_a_mutant_and_every_task_two(lab):
     tasks = tasks_of(lab) | exercises_of(lab)
     mutants = [mutant for mutant in MUTANTS if mutant.task in tasks]
-    hints = set(book("hints", mistakes_file(lab).parent).entries)
+    hints = set(lab_of(lab).hints)
     assert hints == {mutant.hint for mutant in mutants}, "hints without a mutant, or mutants without a hint"
     per_task = Counter(mutant.task for mutant in mutants)
     assert not [key for key in tasks if per_task[key] < 2]

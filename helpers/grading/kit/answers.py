@@ -1,10 +1,8 @@
-"""Judges functions that are asked several questions, and names a mistake only if it explains every answer.
+"""Judges functions that are asked several questions.
 
 A question is called a case: it is the list of arguments with which the learner's function is called. The answers are
 numbers, texts, or lists of them. `question_task` builds the whole Task of a function that runs in one process. Its
-judge compares each answer with that of the right function. A mistake is a wrong solution that learners often write; it
-stands here as a wrong function, and is named if that function gives exactly the learner's answers, to all questions.
-Tasks with a judge of their own use `run_questions` and `judge_answers` directly.
+judge compares each answer with that of the right function. Tasks with a judge of their own use `run_questions`.
 
 A JudgedWorld is what a judge gets: `inputs` and `outputs`, each a list with one item per rank, which in one process is
 a single item. A Judgement is the outcome of one comparison. `Words` is a text in English and Chinese.
@@ -13,11 +11,9 @@ a single item. A Judgement is the outcome of one comparison. `Words` is a text i
 from __future__ import annotations
 
 import copy
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any
 
 from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, with_rule
@@ -28,7 +24,6 @@ from helpers.learner.words import Words, book
 words = book("values")  # the sentences of values.yaml
 Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
 Rule = Callable[[Sequence[Any], Any], Words]  # from a case and the learner's answer to a sentence about the right one
-WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
 FOR_CALL = Words(en="for {} {}", zh="{} 的{}")  # a call, and the name of the answer
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")  # the text of an error, and the call
 TOLERANCE = 1e-9  # relative: by so much rounding may move a number
@@ -71,7 +66,6 @@ def question_task(
     signature: str,
     what: Words | Sequence[Words],
     right: Answer,
-    wrong: WrongAnswers = MappingProxyType({}),
     *,
     tolerance: float = TOLERANCE,
     rules: Sequence[Rule] = (),
@@ -80,51 +74,44 @@ def question_task(
     """The Task of a function that answers questions in one process.
 
     what: the name of the answer; or the names of its values, if it is a tuple whose values are judged one by one.
-    right: the right function. wrong: maps the key of each hint to the functions that contain this mistake. rules: one
-    for each value, which says below the sentence about a wrong value how the right one comes about. more: make_inputs
-    and whatever else a Task has.
+    right: the right function. rules: one for each value, which says below the sentence about a wrong value how the
+    right one comes about. more: make_inputs and whatever else a Task has.
     """
 
     def judge(world: JudgedWorld) -> Iterator[Judgement]:
+        cases, got = world.inputs[0]["cases"], world.outputs[0]
+        expected = [right(*case) for case in cases]
         if isinstance(what, Words):
-            cases, rule = world.inputs[0]["cases"], next(iter(rules), None)
-            yield from judge_answers(task, what, cases, world.outputs[0], right, wrong, tolerance, rule)
+            yield from judge_answers(task, what, cases, expected, got, tolerance, next(iter(rules), None))
             return
-        columns = []
-        for index, name in enumerate(what):
-            # Functions that give just this value of what the wrong functions give.
-            wrong_values = {hint: [value_at(index, one) for one in several] for hint, several in wrong.items()}
-            columns.append((name, value_at(index, right), wrong_values))
-        yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance, rules)
+        misshapen = [answer for answer in got if not (isinstance(answer, list) and len(answer) == len(what))]
+        shown = shortened(misshapen[0]) if misshapen else ""
+        yield expect(not misshapen, words["values_returned"].format(shown, len(what), COMMA.join(what)))
+        if misshapen:
+            return
+        columns = zip(*expected, strict=True), zip(*got, strict=True)  # for each value, that of every case
+        for name, due, values, rule in zip_longest(what, *columns, rules):
+            yield from judge_answers(task, name, cases, due, values, tolerance, rule)
 
     more = {"run_submission": run_questions, "runs_on": "process"} | more
     task = Task(key=key, signature=signature, judge=judge, **more)
     return task
 
 
-def value_at(index: int, function: Answer) -> Answer:
-    """The function that gives one value of the tuple that `function` returns: the one at this index."""
-    return lambda *case: function(*case)[index]
-
-
 def judge_answers(
     task: Task,
     what: Words,
     cases: Sequence[Sequence[Any]],
+    expected: Sequence[Any],
     got: Sequence[Any],
-    right: Answer,
-    mistakes: WrongAnswers = MappingProxyType({}),
-    tolerance: float = TOLERANCE,
-    rule: Rule | None = None,
+    tolerance: float,
+    rule: Rule | None,
 ) -> Iterator[Judgement]:
-    """One Judgement per case. A mistake is named if one of its wrong functions gives the learner's answer to each case.
+    """One Judgement per case, of one value.
 
-    what: the name of the answer in a sentence. got: the learner's answers, one per case. right: the right function.
-    mistakes: the wrong functions, by the key of the hint. tolerance: relative, for numbers.
+    what: the name of the value in a sentence. expected and got: the right values and the learner's, one per case.
+    tolerance: relative, for numbers.
     """
-    is_known = functools.partial(is_mistake, cases=cases, got=got, tolerance=tolerance)
-    known = [key for key, several in mistakes.items() if any(map(is_known, several))]
-    expected = [right(*case) for case in cases]
     is_right = [is_same_answer(due, answer, tolerance) for due, answer in zip(expected, got, strict=True)]
     of_calls = words["right_calls"].format(right=sum(is_right), all=len(cases)) if any(is_right) else Words.of("")
     for case, due, answer, ok in zip(cases, expected, got, is_right, strict=True):
@@ -132,36 +119,8 @@ def judge_answers(
             yield Judgement(ok=True, message=what)
             continue
         name = FOR_CALL.format(call_text(task, case), what)
-        message = describe_difference(name, *display_pair(due, answer)) + of_calls
-        judgement = Judgement(ok=False, message=message, mistakes=tuple(known))
+        judgement = Judgement(ok=False, message=describe_difference(name, *display_pair(due, answer)) + of_calls)
         yield from with_rule(rule(case, answer), [judgement]) if rule else [judgement]
-
-
-def judge_several_answers(
-    task: Task,
-    names: Words,
-    columns: Sequence[tuple[Words, Answer, WrongAnswers]],
-    world: JudgedWorld,
-    tolerance: float = TOLERANCE,
-    rules: Sequence[Rule] = (),
-) -> Iterator[Judgement]:
-    """Judges a function that returns several values, one value after the other, in a world of one process.
-
-    names: all of the values, for a sentence. columns: for each value its name, the right function and the wrong ones.
-    """
-    cases, answers, count = world.inputs[0]["cases"], world.outputs[0], len(columns)
-    misshapen = [answer for answer in answers if not (isinstance(answer, list) and len(answer) == count)]
-    shown = shortened(misshapen[0]) if misshapen else ""
-    yield expect(not misshapen, words["values_returned"].format(shown, count, names))
-    if misshapen:
-        return
-    for (what, right, wrong), values, rule in zip_longest(columns, zip(*answers, strict=True), rules):
-        yield from judge_answers(task, what, cases, values, right, wrong, tolerance, rule)
-
-
-def is_mistake(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], tolerance: float = TOLERANCE) -> bool:
-    """Whether this wrong function gives all of the learner's answers."""
-    return all(is_same_answer(wrong(*case), answer, tolerance) for case, answer in zip(cases, got, strict=True))
 
 
 def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
