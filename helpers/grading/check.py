@@ -30,7 +30,7 @@ from helpers.grading import common_checks
 from helpers.grading.cases import Case
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.lab_notebooks import solution_offer
-from helpers.grading.mistakes import with_mistakes
+from helpers.grading.mistakes import hints_of, with_mistakes
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner, grader_ranks
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
@@ -227,7 +227,7 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
     failure = RunFailure(**run.failure)
     # The hints are about what a single call does, and here no single call fails.
     known = () if description is common_checks.ONLY_TOGETHER else task.recognise_failure(failure)
-    mistakes = tuple(key for key in known if key in task.hints)
+    mistakes = tuple(key for key in known if key in hints_of(task))
     return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
 
 

@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -51,11 +51,13 @@ from helpers.grading.kit.histories import is_same
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
 from helpers.grading.task import RankContext, Task
-from helpers.grading.verdict import WorldResult
 from helpers.interview.bank_file import read_yaml
 from helpers.learner.words import Words
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import load_per_core
+
+if TYPE_CHECKING:
+    from helpers.grading.verdict import WorldResult
 
 SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
 MARKED = re.compile(r"[-+=]( |$)")  # a line of an edit
@@ -101,9 +103,14 @@ def mistakes_file(number: str) -> Path:
     return Path(__file__).parent / lab_of(number).topic / "mistakes.yaml"
 
 
+def hints_of(task: Task) -> Mapping[str, Words]:
+    """A task's hints by the key of the mistake: its own, or those of its lab's files, the more specific ones first."""
+    return task.hints or _hints_of_file(task.key)
+
+
 @functools.cache
-def hints_of(key: str) -> dict[str, Words]:
-    """The hints of a task's mistakes, by their keys in the order of the lab's hints.yaml: the more specific first."""
+def _hints_of_file(key: str) -> Mapping[str, Words]:
+    """The hints of hints.yaml, in its order, that the task's mistakes get."""
     return lab_of(key.partition(".")[0]).hints.of(*(one.hint for one in mistakes_of(key).mistakes))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,27 +170,6 @@ def recognise_errors(key_of_text: Mapping[str, str]) -> Callable[[RunFailure], S
     return recognise
 
 
-class HintsOfFile(Mapping[str, Words]):
-    """The hints of a task's mistakes, read from the lab's files when one is asked for. key: of the task."""
-
-    def __init__(self, key: str):
-        self.key = key
-
-    def _hints(self) -> dict[str, Words]:
-        from helpers.grading.mistakes import hints_of  # imports this module, and most processes need no hint
-
-        return hints_of(self.key)
-
-    def __getitem__(self, mistake: str) -> Words:
-        return self._hints()[mistake]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._hints())
-
-    def __len__(self) -> int:
-        return len(self._hints())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One task of a lab or chapter; `helpers/grading/__init__.py` says how to write one.
@@ -198,7 +177,7 @@ class Task:
     key: "03.average". signature: as the lab prints it, "average_gradients(model)".
     make_inputs, run_submission, judge: the three parts of a task.
     hints: what to tell a learner about a mistake, by the mistake's key, in one to three sentences without a solution.
-    If none are given, they are those of the task's mistakes in its lab's mistakes.yaml.
+    If none are given, they are those of the task's mistakes in its lab's files (see `mistakes.hints_of`).
     recognise_failure: the keys of the hints that fit a RunFailure; those that the task lacks do not count.
     world_sizes: the world sizes that are tried, in this order; if none are given 1 to 5, and 1 for a single process.
     runs_on: what a world size counts: "ranks"; "devices", simulated ones in a single process, where `make_inputs` gives
@@ -228,8 +207,6 @@ class Task:
     def __post_init__(self) -> None:
         sizes = self.world_sizes or ((1,) if self.runs_on == "process" else (1, 2, 3, 4, 5))
         object.__setattr__(self, "world_sizes", sizes)  # the usual way to set a field of a frozen dataclass
-        if isinstance(self.hints, HintsOfFile) or not self.hints:  # a copy of a task may have another key
-            object.__setattr__(self, "hints", HintsOfFile(self.key))
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from helpers.grading.mistakes import hints_of
 from helpers.grading.task import Judgement, RunFailure, Task, TaskRun
 from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
@@ -78,7 +79,8 @@ class Verdict:
         """The verdict on these results. more: the fields seconds and seed, and if needed lang and similar_name."""
         sizes = {result.size for result in results}
         untried_sizes = tuple(size for size in task.world_sizes if size not in sizes)
-        mistake = most_specific(results, task.hints)
+        hints = hints_of(task)
+        mistake = most_specific(results, hints)
         return cls(
             key=task.key,
             signature=task.signature,
@@ -86,7 +88,7 @@ class Verdict:
             results=tuple(results),
             untried_sizes=untried_sizes,
             mistake=mistake,
-            hint=task.hints[mistake] if mistake else None,
+            hint=hints[mistake] if mistake else None,
             runs_on=task.runs_on,
             **more,
         )

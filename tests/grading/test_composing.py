@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import grade, task_of
-from helpers.grading.composing import loss_and_gradients, meshes, norm, placement, seeds
+from helpers.grading.composing import loss_and_gradients, meshes, placement
 from helpers.specs.mesh import Mesh
 from tests.grading.known_mistakes import repeated, world_of
 
@@ -72,12 +72,12 @@ def test_rows_come_that_dp_divides_or_the_micro_batches_or_both_or_none_but_neve
 def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
     for weights in ((1, 1, 1), (1, 100, 10_000), (100, 10_000, 1)):
         sums = [
-            seeds.first_ranks(
+            placement.first_ranks(
                 sum(w * place[axis] for w, axis in zip(weights, meshes.AXES, strict=True)) for place in world
             )
-            for world in map(seeds.all_coordinates, seeds.MESHES)
+            for world in map(placement.all_coordinates, placement.MESHES)
         ]
-        assert sums != [seeds.right_first_ranks(mesh, meshes.AXES) for mesh in seeds.MESHES], weights
+        assert sums != [placement.right_first_ranks(mesh, meshes.AXES) for mesh in placement.MESHES], weights
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
     ],
 )
 def test_seeds_of_any_kind_that_differ_over_other_axes_are_named_by_these(kind, axes, mistakes):
-    shared = [seeds.right_first_ranks(mesh, axes) for mesh in seeds.MESHES]
-    assert seeds.mistakes_in_sharing(kind, shared) == mistakes
+    shared = [placement.right_first_ranks(mesh, axes) for mesh in placement.MESHES]
+    assert placement.mistakes_in_sharing(kind, shared) == mistakes
 
 
 # -- live ranks ------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_the_norm_counts_each_entry_by_one_over_the_ranks_that_hold_it(size, p):
                 weight = 1 if p == math.inf else math.prod(map(len, groups)) ** (-1 / p)
                 powers.append(gradient * weight)
         whole = torch.linalg.vector_norm(torch.cat(powers), p).item()
-        assert norm.right_norm(world, p) == pytest.approx(whole, rel=1e-12)
+        assert loss_and_gradients.right_norm(world, p) == pytest.approx(whole, rel=1e-12)
 
 
 def test_some_rank_has_no_gradient_and_zero_has_cut_some():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.grading import chapters_with_tasks, exercises_of, tasks_of
+from helpers.grading.mistakes import hints_of
 from helpers.learner.words import Words
 
 MAX_HINT_LENGTH = 300  # a hint is one to three whole sentences
@@ -21,5 +22,7 @@ def is_complete(hint: Words) -> bool:
 @pytest.mark.parametrize("number", chapters_with_tasks())
 def test_a_hint_is_short_and_in_both_languages(number):
     tasks = (tasks_of(number) | exercises_of(number)).items()
-    incomplete = [f"{key}: {name}" for key, task in tasks for name, hint in task.hints.items() if not is_complete(hint)]
+    incomplete = [
+        f"{key}: {name}" for key, task in tasks for name, hint in hints_of(task).items() if not is_complete(hint)
+    ]
     assert not incomplete

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from helpers.grading import Verdict, chapters_with_tasks, exercises_of, lab_of, task_of, tasks_of
+from helpers.grading.mistakes import hints_of
 from helpers.grading.verdict import mistakes_in_all
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
@@ -114,5 +115,5 @@ def test_every_task_has_a_right_answer(lab):
 
 def test_what_is_recognised_as_well_is_a_mistake_of_the_same_task_whose_hint_stands_below():
     for (key, own), others in ALSO.items():
-        order = list(task_of(key).hints)
+        order = list(hints_of(task_of(key)))
         assert order.index(own) < min(map(order.index, others)), (key, own)

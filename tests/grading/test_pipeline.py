@@ -13,7 +13,7 @@ from helpers import schedules
 from helpers.grading import task_of
 from helpers.grading.kit import answers, model_tools
 from helpers.grading.kit.messages import RETURNED, worlds_of_calls
-from helpers.grading.pipeline import costs, schedule, stage
+from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
 from tests.grading.known_mistakes import repeated
@@ -31,35 +31,35 @@ def cases_of(key: str, seed: int) -> list:
 def test_what_is_held_is_that_of_the_chapter(seed):
     for actions, *_ in cases_of("06.bubble", seed):
         parsed = written("\n".join(map(",".join, actions)))
-        assert costs.in_flight(actions) == [parsed.in_flight(rank) for rank in range(parsed.num_ranks)]
+        assert schedule.in_flight(actions) == [parsed.in_flight(rank) for rank in range(parsed.num_ranks)]
 
 
 def test_a_rank_idles_while_the_others_work():
     """One micro-batch takes 1 + 3 s forward and 4 + 2 s back, and the two ranks work for 3 and 7 of these 10 s."""
     actions = [["0F0", "0B0"], ["1F0", "1B0"]]
-    assert costs.bubble(actions, [1.0, 3.0], [2.0, 4.0]) == pytest.approx(0.5)
+    assert schedule.bubble(actions, [1.0, 3.0], [2.0, 4.0]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (4, 8), (8, 32), (5, 2)])
 def test_equal_stages_have_the_bubble_of_the_formula(p, m):
     for order in (schedules.gpipe, schedules.one_f_one_b):
-        fraction = costs.bubble(schedule.action_lists(order(p, m)), [1.0] * p, [2.0] * p)
+        fraction = schedule.bubble(schedule.action_lists(order(p, m)), [1.0] * p, [2.0] * p)
         assert fraction == pytest.approx((p - 1) / (m + p - 1))
 
 
 @repeated("seed", SEEDS)
 def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
     for number, (layers, num_stages) in enumerate(cases_of("06.cut", seed)):
-        best = min(costs.slowest_stage(layers, sizes) for sizes in costs.all_cuts(layers, num_stages))
-        assert costs.slowest_stage(layers, balanced(layers, num_stages)) == best
-        ways = list(costs.shortcuts(layers, num_stages))
+        best = min(schedule.slowest_stage(layers, sizes) for sizes in schedule.all_cuts(layers, num_stages))
+        assert schedule.slowest_stage(layers, balanced(layers, num_stages)) == best
+        ways = list(schedule.shortcuts(layers, num_stages))
         assert all(sum(sizes) == len(layers) and min(sizes) > 0 for sizes in ways)
-        assert number < 6 or all(costs.slowest_stage(layers, sizes) > best for sizes in ways)
+        assert number < 6 or all(schedule.slowest_stage(layers, sizes) > best for sizes in ways)
 
 
 def test_the_slowest_stage_is_the_largest_sum():
-    assert costs.slowest_stage([3, 1, 4, 1, 5], [2, 2, 1]) == 5
-    assert costs.slowest_stage([3, 1, 4, 1, 5], [1, 1, 3]) == 10
+    assert schedule.slowest_stage([3, 1, 4, 1, 5], [2, 2, 1]) == 5
+    assert schedule.slowest_stage([3, 1, 4, 1, 5], [1, 1, 3]) == 10
 
 
 def test_answers_are_compared_as_people_mean_them():

@@ -9,8 +9,7 @@ import pytest
 
 from helpers import schedules
 from helpers.grading import grade
-from helpers.grading.pipeline.costs import simulated
-from helpers.grading.pipeline.schedule import action_lists
+from helpers.grading.pipeline.schedule import action_lists, simulated
 from helpers.grading.scaling import measurements, planning
 from helpers.grading.scaling import step_terms as step
 from helpers.predict.by_hand import step_time

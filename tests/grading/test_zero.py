@@ -9,7 +9,7 @@ import torch
 
 from helpers.grading import grade, task_of
 from helpers.grading.kit.comparisons import is_close
-from helpers.grading.zero import cost, resume, shards, stage1, stage2, stage3
+from helpers.grading.zero import cost, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from tests.grading.known_mistakes import repeated, world_of
@@ -106,10 +106,10 @@ def test_stage_3_has_the_gradients_of_one_process(size):
 @repeated("size", SIZES)
 def test_the_files_hold_the_lines_that_were_saved(size):
     for call in world_of("08.resume", size).inputs[0]["checkpoints"]:
-        files = resume.checkpoint_files(call)
+        files = shards.checkpoint_files(call)
         assert list(files) == sorted(files) and len(files) == call["old_size"]
         in_order = sorted(files.values(), key=lambda file: file["rank"])
-        for name in resume.STATE_NAMES:
+        for name in shards.STATE_NAMES:
             joined = torch.cat([file[name] for file in in_order])
             assert is_close(call["lines"][name], joined[: call["num_elements"]])
         assert {file["step"] for file in in_order} == {call["step"]}
@@ -117,7 +117,7 @@ def test_the_files_hold_the_lines_that_were_saved(size):
 
 def test_names_are_in_another_order_than_ranks_somewhere():
     orders = [
-        [one["rank"] for one in resume.checkpoint_files(call).values()]
+        [one["rank"] for one in shards.checkpoint_files(call).values()]
         for call in world_of("08.resume", 1).inputs[0]["checkpoints"]
     ]
     assert any(order != sorted(order) for order in orders)

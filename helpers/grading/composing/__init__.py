@@ -1,9 +1,7 @@
 """Lab 09, composing strategies on a mesh: names the tasks that a check judges, and what of torch an answer may not use.
 
-placement.py           09.places and 09.batch: one process answers for every rank of many meshes
-seeds.py               09.seeds: which ranks draw the same random numbers
-loss_and_gradients.py  09.loss and 09.sync: live ranks communicate over the process groups of a mesh
-norm.py                09.norm: one norm over all gradients of a mesh
+placement.py           09.places, 09.batch and 09.seeds: one process answers for every rank of many meshes
+loss_and_gradients.py  09.loss, 09.sync and 09.norm: live ranks communicate over the process groups of a mesh
 meshes.py              used by all: the meshes of a number of ranks, and their process groups
 
 LAB is the record by which the grader finds the lab. "placement.PLACES" is the Task called PLACES in placement.py, which
@@ -19,10 +17,10 @@ LAB = Lab(
     tasks=(
         "placement.PLACES",
         "placement.BATCH",
-        "seeds.SEEDS",
+        "placement.SEEDS",
         "loss_and_gradients.LOSS",
         "loss_and_gradients.SYNC",
-        "norm.NORM",
+        "loss_and_gradients.NORM",
     ),
     forbids=(
         "torch.distributed.device_mesh",

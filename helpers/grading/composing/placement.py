@@ -1,6 +1,8 @@
-"""Judges 09.places and 09.batch, which say of any rank of any mesh where it is and what it computes.
+"""Judges 09.places, 09.batch and 09.seeds: where a rank of a mesh is, what it computes, and what it draws.
 
 09.places asks for a rank's coordinates and for all groups, and 09.batch for the rows of a batch that a rank computes.
+09.seeds asks for seeds, which some ranks must share and others must not. Its judge names mistakes itself, because any
+numbers will do as seeds, and a mistake can be made in any of four kinds of them, so no single edit stands for it.
 The learner's function is called in one process for every rank of several meshes.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
@@ -13,9 +15,10 @@ rank's coordinate on each axis.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +26,11 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.composing import LAB
-from helpers.grading.composing.meshes import AXES, coordinates_of
-from helpers.grading.kit.answers import question_task, run_questions
-from helpers.grading.task import RankContext
+from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, sizes_of
+from helpers.grading.kit import answers
+from helpers.grading.kit.answers import question_task, run_questions, shortened
+from helpers.grading.kit.comparisons import COMMA, expect
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -161,4 +166,147 @@ BATCH = question_task(
     run_submission=run_batch,
     must_not_change=("batch",),
     recognise_failure=lambda failure: [key for name, key in ERRORS.items() if name == failure.type_name],
+)
+
+
+# -- 09.seeds --------------------------------------------------------------------------------------------------------
+LOST = {"tp": "tensor_ranks_alike", "dp": "copies_alike", "pp": "stages_alike"}  # an axis that seeds ignore -> the hint
+# The answer is a dict with a seed of each kind: for drawing weights, or for dropout, in layers that are replicated on
+# tp ("whole") or sharded over tp ("cut"). Any numbers will do, so the judge looks only at which ranks share one: it
+# replaces each rank's seed by the first rank that has the same.
+AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these axes, and the same ones if not
+    "whole_weights": ("pp",),
+    "cut_weights": ("pp", "tp"),
+    "whole_dropout": ("dp", "pp"),
+    "cut_dropout": ("dp", "pp", "tp"),
+}
+# The meshes about which 09.seeds asks: these small ones, and the large ones below.
+MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+# On these large meshes two ranks get the same seed by accident if an answer adds their coordinates, as they are or with
+# factors such as 1, 100 and 10,000.
+MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
+NUM_REPEATED = MESHES[0].world_size  # ranks that are asked again, with another seed and as if in another process
+SEED_RANGE = range(-(2**63), 2**64)  # what torch.manual_seed takes
+
+
+def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of every mesh, with one seed for each mesh; at last the ranks of the first mesh with another seed."""
+    questions = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
+    questions.append((questions[0][0] + rng.integer(1, 999), MESHES[0]))
+    return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in questions for place in all_coordinates(mesh)]}]
+
+
+def run_seeds(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The seeds for every case, and then those for the first mesh once more, as in a new process.
+
+    There Python salts the hash of texts anew, so an answer must not use it: the function `hash` is replaced among the
+    global names of the learner's function, which a wrapper around it has as its attribute `submitted`. A table that the
+    function fills from call to call is as it was before the first call, and the calls come in another order.
+    """
+    names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
+    tables = {name: copy.deepcopy(value) for name, value in names.items() if isinstance(value, dict | list | set)}
+    seeds = answers.run_questions(submitted, inputs, context)
+    filled = {name: names[name] for name in tables}
+    original, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
+    names.update(tables)
+    try:
+        again = answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED][::-1]}, context)
+        return seeds + again[::-1]
+    finally:
+        names.update(filled, hash=original)
+
+
+def salted(value: Any) -> Any:
+    """The value with its texts changed. Numbers stay, since their hash is the same in every process."""
+    if isinstance(value, tuple):
+        return tuple(map(salted, value))
+    return f"{value} " if isinstance(value, str) else value
+
+
+def all_coordinates(mesh: Mesh) -> list[dict[str, int]]:
+    """The coordinates of each rank, in the order of ranks."""
+    return [coordinates_of(mesh, rank) for rank in range(mesh.world_size)]
+
+
+def first_ranks(values: Iterable[Hashable]) -> list[int]:
+    """For each rank the first rank that has the same value."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(value, rank) for rank, value in enumerate(values)]
+
+
+def right_first_ranks(mesh: Mesh, axes: Sequence[str]) -> list[int]:
+    """The first rank that shares each rank's seed, if seeds differ exactly where coordinates on these axes do."""
+    return first_ranks(tuple(place[axis] for axis in axes) for place in all_coordinates(mesh))
+
+
+def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
+    """The answers are dicts of integers, depend on the seed, and differ between ranks as `AXES_OF_KIND` says."""
+    invalid = [one for one in world.outputs[0] if wrong_kinds(one)]
+    shown = (shortened(invalid[0]), COMMA.join(wrong_kinds(invalid[0]))) if invalid else ("", "")
+    yield expect(not invalid, words["no_seeds"].format(*shown, COMMA.join(AXES_OF_KIND)))
+    if invalid:
+        return
+    # The answers in the order in which `run_seeds` asked, so each next() is the answer of one rank.
+    remaining = iter(world.outputs[0])
+    by_mesh = [[next(remaining) for _ in range(mesh.world_size)] for mesh in MESHES]
+    with_other_seed, with_other_hash = ([next(remaining) for _ in range(NUM_REPEATED)] for _ in range(2))
+    yield expect(with_other_hash == by_mesh[0], words["hash_is_salted"])
+    pairs = list(zip(by_mesh[0], with_other_seed, strict=True))
+    # Kinds whose seed stays the same on some rank when another seed is given.
+    constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
+    yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
+    yield from judge_sharing(by_mesh)
+
+
+def judge_sharing(by_mesh: Sequence[Sequence[Mapping[str, int]]]) -> Iterator[Judgement]:
+    """Judges which ranks share a seed. A mistake is named only if it explains every kind that is wrong, on all meshes.
+
+    by_mesh: for each mesh the answers of its ranks.
+    """
+    # For each kind and each mesh, the first rank that has the same seed as each rank.
+    shared = {kind: [first_ranks(one[kind] for one in seeds) for seeds in by_mesh] for kind in AXES_OF_KIND}
+    right = {kind: [right_first_ranks(mesh, axes) for mesh in MESHES] for kind, axes in AXES_OF_KIND.items()}
+    wrong = [mistakes_in_sharing(kind, got) for kind, got in shared.items() if got != right[kind]]
+    known = sorted(set.intersection(*wrong)) if wrong else []
+    for kind, several in shared.items():
+        for mesh, got, expected in zip(MESHES, several, right[kind], strict=True):
+            # The first rank that is wrong shares its seed with an earlier rank than it should, or has another seed than
+            # the rank with which it should share one.
+            rank = next((rank for rank in range(mesh.world_size) if got[rank] != expected[rank]), 0)
+            text = words["same_seed" if got[rank] < expected[rank] else "other_seed"]
+            other = min(got[rank], expected[rank])
+            places = [mesh_text(mesh.coordinates(one)) for one in (rank, other)]
+            text = text.format(kind, mesh_text(sizes_of(mesh)), rank, other, *places, COMMA.join(AXES_OF_KIND[kind]))
+            yield expect(got == expected, text, mistakes=known)
+
+
+def wrong_kinds(answer: Any) -> list[str]:
+    """The kinds for which an answer has no integer of the right range."""
+    seeds = answer if isinstance(answer, Mapping) else {}
+    return [kind for kind in AXES_OF_KIND if type(seeds.get(kind)) is not int or seeds[kind] not in SEED_RANGE]
+
+
+def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
+    """Names mistakes by the axes on which the seeds of a kind do differ; if those are right, ranks collide by chance.
+
+    shared: for each mesh, the first rank that has the same seed as each rank.
+    """
+    differing = set()
+    for mesh, firsts in zip(MESHES, shared, strict=True):
+        differing |= {
+            axis for axis in AXES if any(firsts[a] != firsts[b] for a, *rest in mesh.groups(axis) for b in rest)
+        }
+    lost, extra = set(AXES_OF_KIND[kind]) - differing, differing - set(AXES_OF_KIND[kind])
+    known = {LOST[axis] for axis in lost} | ({"whole_drawn_apart"} if extra else set())
+    return known or {"sums_collide"}
+
+
+SEEDS = Task(
+    key="09.seeds",
+    signature="seeds(seed, place, sizes)",
+    make_inputs=make_seeds,
+    run_submission=run_seeds,
+    judge=judge_seeds,
+    must_not_change=("place", "sizes"),
+    runs_on="process",
 )

@@ -2,7 +2,7 @@
 
 schedule.py    06.gpipe        the order of actions in GPipe
                06.one_f_one_b  the order of actions in 1F1B
-costs.py       06.bubble       the share of a step in which ranks idle, for any schedule
+               06.bubble       the share of a step in which ranks idle, for any schedule
                06.under_way    how many micro-batches hide the round trip of one; only the chapter asks it
                06.cut          which layers form a stage
 stage.py       06.stage        one rank that runs its list of actions, on live ranks
@@ -18,7 +18,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="06",
     topic="pipeline",
-    tasks=("schedule.GPIPE", "schedule.ONE_F_ONE_B", "costs.BUBBLE", "costs.CUT", "stage.STAGE"),
-    in_chapter=("costs.UNDER_WAY",),
+    tasks=("schedule.GPIPE", "schedule.ONE_F_ONE_B", "schedule.BUBBLE", "schedule.CUT", "stage.STAGE"),
+    in_chapter=("schedule.UNDER_WAY",),
     forbids=("torch.distributed.pipelining",),
 )

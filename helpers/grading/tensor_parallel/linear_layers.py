@@ -291,7 +291,6 @@ COLUMN = Task(
 ROW = dataclasses.replace(
     COLUMN,
     key="07.row",
-    hints={},  # not those of the task that is replaced, but its own
     signature="RowParallelLinear(linear)",
     make_inputs=make_row,
     judge=judge_row,

@@ -137,7 +137,6 @@ IDENTITY_ALL_REDUCE = Task(
 ALL_REDUCE_IDENTITY = dataclasses.replace(
     IDENTITY_ALL_REDUCE,
     key=f"07.{G_NAME}",
-    hints={},  # not those of the task that is replaced, but its own
     signature=f"{G_NAME}(x)",
     make_inputs=make_g,
     judge=judge_g,

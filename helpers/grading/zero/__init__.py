@@ -1,10 +1,10 @@
 """Lab 08, ZeRO: names the tasks that a check judges, and what of torch an answer may not use.
 
 shards.py   08.shard: tensors as one flat line, and its equal shards
+            08.resume: the shards of a checkpoint for another number of ranks
 stage1.py   08.stage1, and the chapter's exercise 08.zero1_step: optimizer states in shards
 stage2.py   08.stage2, and the chapter's exercise 08.global_norm: gradients in shards
 stage3.py   08.stage3, and the chapter's exercise 08.stage3_forward: parameters in shards
-resume.py   08.resume: the shards of a checkpoint for another number of ranks
 cost.py     08.cost: the bytes that a rank holds and sends, stage by stage
 
 LAB is the record by which the grader finds the lab. "shards.SHARD" is the Task called SHARD in shards.py, which is
@@ -17,7 +17,7 @@ from helpers.grading.registry import DTENSOR, FSDP, Lab
 LAB = Lab(
     number="08",
     topic="zero",
-    tasks=("shards.SHARD", "stage1.STAGE_1", "stage2.STAGE_2", "stage3.STAGE_3", "resume.RESUME", "cost.COST"),
+    tasks=("shards.SHARD", "stage1.STAGE_1", "stage2.STAGE_2", "stage3.STAGE_3", "shards.RESUME", "cost.COST"),
     in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
     forbids=(*FSDP, "torch.distributed.optim", *DTENSOR, "torch.distributed.algorithms", "torch.nn.parallel"),
 )

@@ -1,9 +1,10 @@
-"""Judges 08.shard, and computes the shards to which all tasks of lab 08 are compared.
+"""Judges 08.shard and 08.resume, and computes the shards to which all tasks of lab 08 are compared.
 
 In this lab tensors are concatenated to one flat line. Zeros at its end, the padding, make the number of ranks divide
-its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process. The
-functions under "what the tasks of this lab share" also serve stage1.py, stage2.py, stage3.py and resume.py, which judge
-other tasks of lab 08.
+its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process. In
+08.resume every rank loads its shard of a checkpoint that another number of ranks saved; a checkpoint has three lines,
+the parameters and Adam's two moments, and a number, the step. The functions under "what the tasks of this lab share"
+also serve stage1.py, stage2.py and stage3.py, which judge other tasks of lab 08.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -15,9 +16,10 @@ messages.yaml, in English and Chinese. A mistake is a wrong solution that learne
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +29,14 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import (
     expect,
+    expect_equal,
     expect_num_calls,
     expect_only_ops,
     expect_payload_bytes,
     expect_tensor,
     with_rule,
 )
-from helpers.grading.kit.model_tools import MemoryMeter
+from helpers.grading.kit.model_tools import MemoryMeter, simplified
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
@@ -207,4 +210,106 @@ SHARD = Task(
     # Without zeros at the end of the line, `chunk` makes fewer parts than there are ranks.
     recognise_failure=lambda failure: ["too_few_parts"] if failure.type_name == "IndexError" else [],
     runs_on="process",
+)
+
+
+# -- 08.resume -------------------------------------------------------------------------------------------------------
+STATE_NAMES = ("parameters", "exp_avg", "exp_avg_sq")  # the last two are Adam's moments
+OLD_SIZES = (2, 3, 11, 1)  # numbers of ranks that saved; with 11, a sorted listing has rank_10.pt before rank_2.pt
+
+
+def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Checkpoints of several numbers of ranks, the present one among them; the same for every rank."""
+    checkpoints = [draw_checkpoint(rng, old, world_size) for old in (*OLD_SIZES, world_size, rng.integer(4, 12))]
+    return [{"checkpoints": checkpoints} for _ in range(world_size)]
+
+
+def draw_checkpoint(rng: CaseGenerator, old_size: int, world_size: int) -> dict[str, Any]:
+    """The three full lines and the step that `old_size` ranks have saved.
+
+    Except in the first case each line ends in zeros that are no padding, so an answer must not strip all zeros.
+    """
+    num_elements = draw_length(rng, old_size, world_size)
+    lines = {name: rng.tensor(num_elements).contiguous() for name in STATE_NAMES}
+    lines["exp_avg_sq"] = lines["exp_avg_sq"].square()
+    if rng.case.number:
+        for line in lines.values():
+            line[num_elements - rng.integer(1, 4) :] = 0  # parameters that never moved, or a bias that is still zero
+    return {"lines": lines, "step": rng.integer(20, 900), "old_size": old_size, "num_elements": num_elements}
+
+
+def draw_length(rng: CaseGenerator, old_size: int, world_size: int) -> int:
+    """A length that both numbers of ranks divide, or neither, or that is shorter than the larger of them."""
+    if rng.case.sizes == "few":
+        return rng.integer(1, max(old_size, world_size))
+    both = math.lcm(old_size, world_size)
+    if rng.case.sizes == "even":
+        return both * rng.integer(1, 60 // both + 1)  # about 60 elements at most
+    sizes = [n for n in range(40, 90) if (old_size == 1 or n % old_size) and (world_size == 1 or n % world_size)]
+    return rng.one_of(*sizes)
+
+
+def checkpoint_files(checkpoint: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the old ranks wrote, by file name, in the order in which a folder lists the files."""
+    old_size = checkpoint["old_size"]
+    shards = {name: shards_of(checkpoint["lines"][name], old_size) for name in STATE_NAMES}
+    states = [{name: shards[name][rank].clone() for name in STATE_NAMES} for rank in range(old_size)]
+    ranks = sorted(range(old_size), key=str)  # in the order of the file names, where 10 stands before 2
+    return {f"rank_{rank}.pt": {"rank": rank, "step": checkpoint["step"]} | states[rank] for rank in ranks}
+
+
+def run_resume(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """For each checkpoint the state that the learner's function returns, and the bytes that its tensors keep alive."""
+    answers = []
+    for checkpoint in inputs["checkpoints"]:
+        files = checkpoint_files(checkpoint)
+        state = submitted(files, checkpoint["num_elements"], context.rank, context.world_size)
+        if not isinstance(state, Mapping):
+            answers.append({"returned_instead": type(state).__name__})
+            continue
+        tensors = {name: state.get(name) for name in STATE_NAMES}
+        saved = {one[name].data_ptr() for one in files.values() for name in STATE_NAMES}
+        is_saved = any(isinstance(one, Tensor) and one.numel() and one.data_ptr() in saved for one in tensors.values())
+        sizes = {name: storage_bytes(one) for name, one in tensors.items()}
+        step = simplified(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
+        answers.append({"step": step, "tensors": tensors, "storage_bytes": sizes, "is_saved_shard": is_saved})
+    return answers
+
+
+def judge_resume(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns its shard of each checkpoint, without any communication."""
+    yield from expect_only_ops(world, [])
+    for rank, answers in enumerate(world.outputs):
+        pairs = zip(world.inputs[rank]["checkpoints"], answers, strict=True)
+        findings = [one for pair in pairs for one in judge_state(*pair, rank, world.size)]
+        yield from findings
+        # Wrong shards have a cause of their own, which is said first.
+        shared = all(one.ok for one in findings) and any(answer["is_saved_shard"] for answer in answers)
+        yield expect(not shared, words["saved_shard"], rank=rank)
+
+
+def judge_state(
+    checkpoint: Mapping[str, Any], answer: Mapping[str, Any], rank: int, world_size: int
+) -> Iterator[Judgement]:
+    """Judges one rank's state after one checkpoint: the step, then each tensor and its memory."""
+    if "returned_instead" in answer:
+        yield expect(False, words["no_state_returned"].format(answer["returned_instead"], STATE_NAMES), rank=rank)
+        return
+    sizes = checkpoint["old_size"], world_size  # sentences name both
+    judgement = expect_equal(words["step_resumed"].format(*sizes), checkpoint["step"], answer["step"], rank=rank)
+    yield from with_rule(words["same_step"], [judgement])
+    for name, line in checkpoint["lines"].items():
+        what, num_bytes = words["state_resumed"].format(name, *sizes), answer["storage_bytes"][name]
+        yield from expect_shard(what, line, answer["tensors"][name], (rank, world_size), rank=rank, num_bytes=num_bytes)
+
+
+RESUME = Task(
+    key="08.resume",
+    signature="resume(files, num_elements, rank, world_size)",
+    make_inputs=make_resume,
+    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
+    must_not_change=("files",),
+    returns_new_memory=True,
+    run_submission=run_resume,
+    judge=judge_resume,
 )
