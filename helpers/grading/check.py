@@ -152,7 +152,10 @@ def grade(
             results.append(WorldResult(size=size, failure=RunFailure(kind="interrupted")))
         if results[-1].failure is not None:
             break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
-    results = with_mistakes(task, results, lambda: ranks or grader_ranks(), seed)
+    try:
+        results = with_mistakes(task, results, lambda: ranks or grader_ranks(), seed)
+    except KeyboardInterrupt:
+        pass  # what is wrong is known, and the learner did not want to wait for the name of the mistake
     seconds = time.perf_counter() - start
     return Verdict.of(task, results, seconds=seconds, seed=seed, lang=lang, similar_name=similar_name(task, names))
 

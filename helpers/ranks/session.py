@@ -109,6 +109,7 @@ class Session:
         self.fault = Fault.of(config.slow or {}, config.rank)
         self.broken: WireError | None = None  # why nothing more may be issued in this world
         self.num_operations = 0  # that this rank has issued
+        self.num_not_awaited = 0  # operations for whose end the program has not waited
         self.rules: RankRules | None = None  # of another backend, while they are in force
         self.busy = threading.Event()  # set while something is pending
 
@@ -127,8 +128,13 @@ class Session:
 
     def add(self, group: object, work: WireWork) -> None:
         self.pending[id(work)] = group, work
+        self.num_not_awaited += 1
+        work.on_awaited = self._count_awaited
         if not self.busy.is_set():
             self.busy.set()
+
+    def _count_awaited(self) -> None:
+        self.num_not_awaited -= 1
 
     def remove(self, work: WireWork) -> None:
         self.pending.pop(id(work), None)

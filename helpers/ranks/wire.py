@@ -215,6 +215,11 @@ def counters() -> dict[str, int]:
     return dict(_world.session.counters) if _world else {}
 
 
+def num_not_awaited() -> int:
+    """The operations of this rank that the program has not waited for, whether they are complete or not."""
+    return _world.session.num_not_awaited if _world else 0
+
+
 def pending() -> list[PendingOp]:
     """What this rank has issued and what is not complete, oldest first; `missing` says for whom each one waits."""
     return list(_world.pending()) if _world else []

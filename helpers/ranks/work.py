@@ -198,6 +198,7 @@ class WireWork(Work):
         # For operations of gloo that have no future: either the first thread that calls wait() waits in gloo itself,
         # or `hand_over()` gives that to another thread.
         self.direct: DirectWait | None = None
+        self.on_awaited: Callable[[], None] | None = None  # called when the program waits for the operation, once
         self.error: BaseException | None = None
         self.done, self.num_waiting = False, 0  # num_waiting: threads inside wait()
         # `barrier` is released when the operation ends, and whoever waits acquires it and releases it again.
@@ -209,6 +210,7 @@ class WireWork(Work):
     def wait(self, timeout: datetime.timedelta = NO_TIMEOUT) -> bool:
         """Wait until the operation is complete. Raises what made it fail, or RuntimeError after `timeout`."""
         seconds = timeout.total_seconds()
+        self._note_awaited()
         if self.rules is not None:
             self.rules.waited(self)
         self.num_waiting += 1
@@ -229,6 +231,7 @@ class WireWork(Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future that has the outputs, or raises the error, once the operation ends."""
+        self._note_awaited()
         if self.rules is not None:
             self.rules.future_taken(self)
         if self.direct is not None:
@@ -245,9 +248,17 @@ class WireWork(Work):
         """Whether the operation has ended. To find that out, some thread must wait for it."""
         if self.direct is not None:
             self.direct.hand_over()
-        if self.done and self.rules is not None:
-            self.rules.seen_done(self)
+        if self.done:
+            self._note_awaited()
+            if self.rules is not None:
+                self.rules.seen_done(self)
         return self.done
+
+    def _note_awaited(self) -> None:
+        """The program has waited for the operation, or taken its future, or seen that it is complete."""
+        note, self.on_awaited = self.on_awaited, None
+        if note is not None:
+            note()
 
     def is_success(self) -> bool:
         return self.done and self.error is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.grading import Verdict, grade, run_on_ranks, task_of
+from helpers.grading import Verdict, grade, mistakes, run_on_ranks, task_of
 from helpers.grading.check import grade_world
 from helpers.grading.mistakes import with_mistakes
 from helpers.grading.run_on_ranks import LocalRunner
@@ -18,6 +18,12 @@ def ranks():
     """As many ranks as a check asks for."""
     with Ranks(run_on_ranks.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=run_on_ranks.__name__) as pool:
         yield pool
+
+
+@pytest.fixture(autouse=True)
+def time_to_name(monkeypatch):
+    """On a busy machine a check gives up naming the mistake; these tests wait for the name."""
+    monkeypatch.setattr(mistakes, "SECONDS", 60.0)
 
 
 SEED = 1  # a test is not to depend on luck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -65,6 +66,16 @@ def test_an_interrupt_runs_nothing_again_and_is_no_attempt():
     assert not verdict.passed and not verdict.was_tried
     assert verdict.text("en") == "03.average  not yet\n  the check was interrupted\n  No attempt was counted."
     assert verdict.text("zh") == "03.average  还没通过\n  检查被中断\n  没有计入尝试次数。"
+
+
+def test_an_interrupt_while_the_mistake_is_looked_for_leaves_what_is_wrong(ranks, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["helpers.grading.check"], "with_mistakes", interrupted)
+    verdict = grade(KEY, sums, ranks=ranks)
+    assert not verdict.was_interrupted and verdict.mistake is None
+    assert "the gradient of 0.weight is 2.00 times the right value" in verdict.text("en")
 
 
 def test_an_interrupt_of_the_judge_is_no_attempt_either():

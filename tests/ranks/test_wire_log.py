@@ -222,3 +222,27 @@ def test_payload_is_what_a_rank_hands_in(world):
     n = len(world)
     for events in world.run(logged, gathered_payload):
         assert [(e.op, e.payload_bytes) for e in events] == [("all_gather", 8), ("reduce_scatter", 8 * n)]
+
+
+def not_awaited():
+    """What is counted after each step: nobody waits, wait() is called, and the end is seen."""
+    x, before = torch.ones(2), wire.num_not_awaited()
+    dist.all_reduce(x)
+    counts, work = [wire.num_not_awaited() - before], dist.all_reduce(x, async_op=True)
+    counts.append(wire.num_not_awaited() - before)
+    work.wait()
+    counts.append(wire.num_not_awaited() - before)
+    work = dist.all_reduce(x, async_op=True)
+    dist.barrier()
+    counts.append(wire.num_not_awaited() - before)  # the sum is there, and nobody has asked for it
+    work.wait()
+    work.wait()
+    counts.append(wire.num_not_awaited() - before)
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    counts.append(wire.num_not_awaited() - before)
+    return counts
+
+
+def test_operations_are_counted_until_the_program_waits_for_them(ranks):
+    for counts in ranks[:2].run(not_awaited):
+        assert counts == [0, 1, 0, 1, 0, 0]

@@ -180,27 +180,49 @@ def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
 
     It yields between forward and backward, so that the next case's forward comes in between. Returns the joined output,
     the copies in forward and backward, the gradient of each output, and whether a custom autograd function was used, so
-    that a backward which returns no gradients is not taken for none at all.
+    that a backward which returns no gradients is not taken for none at all. A copy differs from its original by one
+    rounding step, which tells whether an answer goes on with the copy or has made it for show.
     """
     crossed: list[list[int]] = []  # source, destination and bytes of each copy between two devices
+    copies: list[tuple[int, Tensor, Tensor]] = []  # the device that is not device 0, the original, and the copy
 
     def send(tensor: Tensor, source: int, destination: int) -> Tensor:
+        copy = tensor.detach().clone()
         if source != destination:
             crossed.append([source, destination, tensor.numel() * tensor.element_size()])
-        return tensor.detach().clone()
+            if tensor.is_floating_point():
+                copy = torch.nextafter(copy, torch.full_like(copy, torch.inf))
+            copies.append((source + destination, tensor.detach().clone(), copy.clone()))
+        return copy
 
     leaves = [output.clone().requires_grad_() for output in inputs["outputs"]]
     gathered = submitted([SLOPE * leaf for leaf in leaves], send)
-    forward = sorted(crossed)
+    forward, rows = sorted(crossed), [len(leaf) for leaf in leaves]
+    has_all_rows = isinstance(gathered, Tensor) and gathered.shape[:1] == (sum(rows),)
+    unused = {"forward": unused_copies(copies, gathered.detach().split(rows) if has_all_rows else [])}
     # A second gather begins before the backward of this one. It is called past what notes the calls of the learner.
     getattr(submitted, "submitted", submitted)([leaf[:1] for leaf in leaves], send)
     crossed.clear()
+    copies.clear()
     yield
     if isinstance(gathered, Tensor) and gathered.requires_grad:
         gathered.backward(inputs["gradient"].expand(gathered.shape))
     has_function = has_custom_function(getattr(gathered, "grad_fn", None))
-    output = {"gathered": gathered, "forward": forward, "gradients": [leaf.grad for leaf in leaves]}
+    gradients = [leaf.grad for leaf in leaves]
+    unused["backward"] = unused_copies(copies, [None if one is None else one / SLOPE for one in gradients])
+    output = {"gathered": gathered, "forward": forward, "gradients": gradients, "unused": unused}
     return output | {"backward": sorted(crossed), "has_function": has_function}
+
+
+def unused_copies(copies: Sequence[tuple[int, Tensor, Tensor]], by_device: Sequence[Tensor | None]) -> list[int]:
+    """The devices with the original in place of the copy. by_device: what the answer has made of each device's."""
+    there = [(device, original) for device, original, _ in copies if device < len(by_device)]
+    return [device for device, original in there if is_identical(by_device[device], original)]
+
+
+def is_identical(tensor: Tensor | None, original: Tensor) -> bool:
+    """Whether the two are the same to the last bit."""
+    return isinstance(tensor, Tensor) and tensor.dtype == original.dtype and torch.equal(tensor, original)
 
 
 def has_custom_function(node: Any) -> bool:
@@ -219,6 +241,8 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     forward, backward = [[i, 0, sizes[i]] for i in other_devices], [[0, i, sizes[i]] for i in other_devices]
     message = words["crosses_in_forward"].format(routes(got["forward"]), routes(forward))
     yield expect(got["forward"] == forward, message)
+    # The judge names this mistake, because the copies differ too little for a comparison.
+    yield expect(not got["unused"]["forward"], words["copy_unused"], mistakes=["copy_unused"])
     gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
     for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
         start = sum(rows[:device])
@@ -226,6 +250,7 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
         yield expect_tensor(what, right, gradient_got, rank=device)
     message = words["crosses_in_backward"].format(routes(got["backward"]), routes(backward))
     yield expect(got["backward"] == backward, message)
+    yield expect(not got["unused"]["backward"], words["copy_unused_in_backward"], mistakes=["copy_unused"])
 
 
 def routes(copies: Sequence[Sequence[int]]) -> str:

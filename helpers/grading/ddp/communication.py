@@ -49,6 +49,7 @@ from helpers.grading.kit.comparisons import (
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
+from helpers.ranks import wire
 from helpers.records import CommEvent
 
 words = LAB.messages
@@ -92,11 +93,14 @@ def run_buckets(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     memory."""
     gradients = list(inputs["gradients"])  # so that we have the tensors even if the answer changes the list
     memory = [gradient.data_ptr() for gradient in gradients]
+    not_awaited = wire.num_not_awaited()
     submitted(inputs["gradients"], inputs["cap"])
+    not_awaited = wire.num_not_awaited() - not_awaited
     context.mark("returned")
     is_list_unchanged = list(map(id, gradients)) == list(map(id, inputs["gradients"]))
     moved = [f"gradients[{i}]" for i, gradient in enumerate(gradients) if gradient.data_ptr() != memory[i]]
-    return {"is_list_unchanged": is_list_unchanged, "moved": moved, "gradients": numbered(gradients)}
+    output = {"is_list_unchanged": is_list_unchanged, "moved": moved, "not_awaited": not_awaited}
+    return output | {"gradients": numbered(gradients)}
 
 
 def numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -178,12 +182,13 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
     for parameter in model.parameters():  # before the learner's hooks, so that the mark precedes their message
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda _: context.mark("gradient"))
-    finish, before_sum, gradients = submitted(model), [], []
+    finish, before_sum, gradients, not_awaited = submitted(model), [], [], []
     if not callable(finish):
-        return {"finish": type(finish).__name__, "before_sum": [], "gradients": [], "weights": {}}
+        return {"finish": type(finish).__name__, "before_sum": [], "gradients": [], "weights": {}, "not_awaited": []}
     for x in inputs["x"]:
         yield
         model.zero_grad()
+        not_awaited.append(-wire.num_not_awaited())
         loss = model(x).square().sum()
         if context.rank == 1:
             dist.recv(torch.empty(1), src=0)  # until rank 0 has ended its backward
@@ -193,10 +198,12 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
             before_sum.append(model_tools.detached_copies(model_tools.gradients_of(model)))
             dist.send(torch.zeros(1), dst=1)
         finish()
+        not_awaited[-1] += wire.num_not_awaited()
         context.mark("finished")
         gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
     weights = dict(model.named_parameters())
-    return {"finish": "callable", "before_sum": before_sum, "gradients": gradients, "weights": weights}
+    output = {"finish": "callable", "before_sum": before_sum, "gradients": gradients, "weights": weights}
+    return output | {"not_awaited": not_awaited}
 
 
 def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
@@ -236,6 +243,7 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
             num_late = sum(event.start > backward_end for event in events)
             yield expect(not is_early or num_late <= 1, words["most_sent_late"].format(number, num_late), rank=rank)
             is_complete = all(event.end < finish_end for event in events)
+            is_complete &= not world.outputs[rank]["not_awaited"][number - 1]  # those that happen to be complete
             yield expect(is_complete, words["returns_early"], rank=rank, mistakes=["not_finished"])
             # As many messages as parameters, but all of one shape, where the parameters have several.
             is_one = len(events) == num_trained and len({event.shape for event in events}) == 1

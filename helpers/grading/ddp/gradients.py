@@ -28,6 +28,7 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
+from helpers.ranks import wire
 
 words = LAB.messages
 
@@ -42,10 +43,13 @@ def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
 
 
 def expect_complete(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects that no all-reduce of a rank is in flight when the learner's function returns, which it marks last."""
+    """Expects that a rank has waited for all its collectives when the learner's function returns, which it marks last.
+
+    A collective that nobody waits for may happen to be complete by then, so the calls of wait() are counted as well.
+    """
     for rank, log in enumerate(world.logs):
         _, returned_at = world.marks[rank][-1]
-        is_complete = all(event.end < returned_at for event in log.events)
+        is_complete = all(event.end < returned_at for event in log.events) and not world.outputs[rank]["not_awaited"]
         # The judge names this mistake, because what is in the tensors by then differs from run to run.
         yield expect(is_complete, words["returns_early"], rank=rank, mistakes=["not_finished"])
 
@@ -148,12 +152,15 @@ def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
     tensors = tensors_of(model)
     before = objects_and_memory(tensors)
+    not_awaited = wire.num_not_awaited()
     submitted(model)
+    not_awaited = wire.num_not_awaited() - not_awaited
     context.mark("returned")
     after = tensors_of(model)
     frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     replaced = [name for name in tensors if before[name] != objects_and_memory(after).get(name)]
-    return {"tensors": {name: tensor.data for name, tensor in after.items()}, "frozen": frozen, "replaced": replaced}
+    tensors = {name: tensor.data for name, tensor in after.items()}
+    return {"tensors": tensors, "frozen": frozen, "replaced": replaced, "not_awaited": not_awaited}
 
 
 def objects_and_memory(tensors: NamedTensors) -> dict[str, tuple[int, int]]:
@@ -223,9 +230,12 @@ def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
+    not_awaited = wire.num_not_awaited()
     submitted(model)
+    not_awaited = wire.num_not_awaited() - not_awaited
     context.mark("returned")
-    return {"gradients": model_tools.gradients_of(model), "weights": dict(model.named_parameters())}
+    gradients, weights = model_tools.gradients_of(model), dict(model.named_parameters())
+    return {"gradients": gradients, "weights": weights, "not_awaited": not_awaited}
 
 
 def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
