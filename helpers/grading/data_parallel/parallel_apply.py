@@ -113,19 +113,20 @@ def modes_here() -> dict[str, Any]:
 
 
 def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
-    """Different weights for each device, so that outputs differ, and the devices that fail, one per call."""
+    """Different weights for each device, so that outputs differ, and the devices that fail in each of several calls."""
     width, columns = rng.integer(2, 4), rng.integer(2, 4)
     weights = [rng.tensor(width, columns) for _ in range(num_devices)]
     inputs = [rng.tensor(rng.integer(1, 5), width) for _ in range(num_devices)]
-    failing = sorted({0, num_devices - 1, rng.integer(0, num_devices - 1)})
+    last = num_devices - 1
+    failing = [[device] for device in sorted({0, last, rng.integer(0, last)})] + [[0, last]] * (last > 0)
     return [{"weights": weights, "inputs": inputs, "failing": failing}]
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the learner's function in each of MODES, and once for each device that is to fail.
+    """Calls the learner's function in each of MODES, and once for each list of devices that are to fail.
 
     Returns `runs`, by mode the outputs, whether each is attached to a graph, and what the replicas noted; and
-    `failures`, for each failing device what call_with_failure returns.
+    `failures`, for each of the lists what call_with_failure returns.
     """
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
     tuples = [(x, 1.0) for x in inputs["inputs"]]  # as scatter splits a batch that is a tuple; one mode tries them
@@ -149,19 +150,20 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
 
 
 def call_with_failure(
-    submitted, barrier: ReplicaBarrier, weights: list[Tensor], pieces: list[Any], failing: int
+    submitted, barrier: ReplicaBarrier, weights: list[Tensor], pieces: list[Any], failing: list[int]
 ) -> dict[str, Any]:
-    """What `parallel_apply` raises when the replica on device `failing` does, and which devices the exception names.
+    """What `parallel_apply` raises when the replicas on these devices do, and which devices the exception names.
 
-    Its text and notes are returned only if they name others, since there are many ways to name the right one.
+    Its text and notes are returned only if they do not name one of them, since there are many ways to name one.
     """
-    replicas = [barrier.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
+    replicas = [barrier.replica(device, weight, device in failing) for device, weight in enumerate(weights)]
     try:
         submitted(replicas, list(pieces))
     except Exception as error:
         text = "\n".join([str(error), *getattr(error, "__notes__", [])])
         named = [device for device in range(len(weights)) if f"device {device}" in text]
-        return {"raised": type(error).__name__, "named": named, "text": "" if named == [failing] else text}
+        is_right = len(named) == 1 and named[0] in failing
+        return {"raised": type(error).__name__, "named": named, "text": "" if is_right else text}
     return {"raised": "nothing", "named": [], "text": ""}
 
 
@@ -199,14 +201,15 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
             yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)
 
 
-def judge_failure(got: dict[str, Any], failing: int) -> Iterator[Judgement]:
-    """Expects that the replica's own exception comes out, and that it names this device and no other."""
+def judge_failure(got: dict[str, Any], failing: list[int]) -> Iterator[Judgement]:
+    """Expects that the exception of a replica comes out, and that it names its device and no other."""
     is_its_own, message = got["raised"] == StayedAway.__name__, words["other_exception"]
     known = "exception_swallowed" if got["raised"] == "nothing" else "exception_rebuilt"
-    yield expect(is_its_own, message.format(StayedAway.__name__, got["raised"]), rank=failing, mistakes=[known])
+    yield expect(is_its_own, message.format(StayedAway.__name__, got["raised"]), rank=failing[0], mistakes=[known])
     known = "wrong_device_named" if got["named"] else "device_unnamed"
-    is_right, message = got["named"] == [failing] or not is_its_own, words["device_not_named"]
-    yield expect(is_right, message.format(failing, got["text"]), rank=failing, mistakes=[known])
+    is_right, message = not got["text"] or not is_its_own, words["device_not_named"]
+    devices = " / ".join(map(str, failing))
+    yield expect(is_right, message.format(devices, got["text"]), rank=failing[0], mistakes=[known])
 
 
 PARALLEL_APPLY = Task(

@@ -143,14 +143,16 @@ NextGroup = list[Any]
 def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Groups with and without spares, with dead spares, too few nodes and just enough; then random ones.
 
+    The dead nodes come in any order, which is not that of the ranks.
+
     Each is (number of ranks, number of spares, ranks that are dead, spares that are dead, nodes that are needed).
     """
-    groups = [(3, 1, [1], [], 1), (3, 0, [0], [], 2), (4, 2, [1, 2], [], 3), (5, 3, [0, 3], [0, 1], 2)]
+    groups = [(3, 1, [1], [], 1), (3, 0, [0], [], 2), (4, 2, [2, 1], [], 3), (5, 3, [0, 3], [0, 1], 2)]
     groups += [(4, 1, [0, 2], [], 4), (4, 1, [0, 2], [], 3), (2, 0, [1], [], 2)]
     groups += [(3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1)]
     for num_spares in (0, 1, 2, 3, 3):
         size = rng.integer(3, 6)
-        dead = sorted({rng.integer(0, size - 1) for _ in range(rng.integer(1, 3))})
+        dead = torch.randperm(size, generator=rng)[: rng.integer(1, 3)].tolist()
         groups.append((size, num_spares, dead, list(range(rng.integer(0, num_spares))), 1))
     return [{"cases": [draw_nodes(rng, *group) for group in groups]}]
 

@@ -137,6 +137,7 @@ SPLIT = question_task(
     rules=[rule_of_split],
     make_inputs=make_split,
     run_submission=run_split,
+    must_not_change=("calls",),
 )
 
 
@@ -229,6 +230,7 @@ def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     slow_rank = rng.integer(0, 3)
     cases += [draw_timelines(rng, 4, 8, slow_in_two_parts(slow_rank, seconds)) for seconds in (0.0, 9.0)]
     cases.append(draw_timelines(rng, 5, 10, slow_in_turn))
+    cases.append(draw_timelines(rng, 5, 8, slow_pair(*shuffled(rng, range(5))[:2])))
     cases = [cases[0], *(later(timelines, rng.integer(200, 300)) for timelines in cases[1:])]
     return [{"cases": [[case] for case in cases]}]
 
@@ -291,6 +293,12 @@ def slow_in_two_parts(slow_rank: int, seconds: float) -> ExtraSeconds:
 def slow_in_turn(rank: int, cause: str, step: int) -> float:
     """Each of five ranks is slow in every fifth step, so all together are charged much, and none of them too much."""
     return 0.875 if cause == "compute" and step % 5 == rank else 0.0
+
+
+def slow_pair(slowest: int, second: int) -> ExtraSeconds:
+    """Two ranks compute longer, one of them a little more, so without the slowest one the others would wait as well."""
+    seconds = {slowest: 2.0, second: 1.75}
+    return lambda rank, cause, step: seconds.get(rank, 0.0) if cause == "compute" else 0.0
 
 
 def slow_without_effect(slow_rank: int) -> ExtraSeconds:
