@@ -149,6 +149,16 @@ class Board:
         withdrawn = sum(self.map[start + _WITHDRAWN : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
         return self.count(rank) - withdrawn + sum(self._posted(rank, ring) for ring in range(2 * self.size))
 
+    def has_unmatched_messages(self) -> bool:
+        """Whether a send has no receive, or a receive has no send; one from any source counts for all of its rank's."""
+        for receiver in range(self.size):
+            sends = [self._posted(sender, 2 * receiver) for sender in range(self.size)]
+            receives = [self._posted(receiver, 2 * sender + 1) for sender in range(self.size)]
+            is_from_any = receives[receiver] > 0
+            if sum(sends) != sum(receives) if is_from_any else sends != receives:
+                return True
+        return False
+
     def _posted(self, owner: int, ring: int) -> int:
         """How many records were written to one of the 2 * size rings for sends and receives: its largest stamp."""
         start = self.channel(owner, ring // 2, bool(ring % 2)) // 8  # even rings are sends, odd ones receives

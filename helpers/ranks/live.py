@@ -225,10 +225,13 @@ class Ranks:
     def renew(self) -> None:
         """Stop these ranks, but not their slices, if one of them has died or is not fit for another task.
 
-        The next run starts new ones.
+        The next run starts new ones. Messages that were sent and not received are dropped, so that no later task gets
+        them.
         """
         if not self._pool.is_whole():
             self._pool.stop()
+        elif self._pool.has_unmatched_messages():
+            self._pool.drop_messages()
 
     @property
     def folder(self) -> str | None:

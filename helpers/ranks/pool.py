@@ -44,7 +44,7 @@ from helpers.ranks.pipe import (
     uninterruptible,
 )
 from helpers.ranks.random_seeds import BASE_SEED, process_seed
-from helpers.ranks.report import Report, first_difference, issued, log_tail
+from helpers.ranks.report import Report, first_difference, has_unmatched_messages, issued, log_tail
 from helpers.ranks.rules import rules_named
 from helpers.ranks.sites import rank_names, words
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch, send_to
@@ -272,6 +272,20 @@ class Pool:
             return {}
         return issued(self._boards())
 
+    def has_unmatched_messages(self) -> bool:
+        """Whether a message was sent that nobody has received, or the other way round. Another task would meet it.
+
+        False while the ranks are stopped, and where they do not compare operations.
+        """
+        if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
+            return False
+        return has_unmatched_messages(self._boards())
+
+    def drop_messages(self) -> None:
+        """Have the ranks meet in new groups, or start anew, so that no message of an earlier task is left."""
+        if self._regroup(REINIT_LIMIT) is None:
+            self._restart()
+
     def _boards(self) -> str:
         """The folder of this generation's boards and journals."""
         return os.path.join(self.board, f"board{self.generation}")
@@ -346,9 +360,11 @@ class Pool:
     def _is_sound(self, watch: Watch) -> bool:
         """Whether the groups can be used again.
 
-        That is so if all ranks ended by themselves after the same operations, and no operation failed. A failure "is a
-        consequence" if it only reports that another rank left.
+        That is so if all ranks ended by themselves after the same operations, no operation failed, and every message has
+        arrived. A failure "is a consequence" if it only reports that another rank left.
         """
+        if self.has_unmatched_messages():
+            return False
         broken = any(s.failure and (s.failure.wire_kind or s.failure.is_consequence) for s in watch.states)
         return not broken and not watch.unfinished and self._difference(watch.states) is None
 

@@ -273,6 +273,15 @@ def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
     return found
 
 
+def has_unmatched_messages(board_dir: str) -> bool:
+    """Whether some group has a send without its receive, or a receive without its send."""
+    for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
+        with contextlib.closing(Board(path)) as board:
+            if board.has_unmatched_messages():
+                return True
+    return False
+
+
 def describe_group(board: Board) -> Words:
     """How a sentence calls a group: torch names the default group of all ranks "0"."""
     if board.name == NEW_GROUP:

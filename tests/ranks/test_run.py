@@ -180,3 +180,30 @@ def test_a_rank_that_hears_no_interrupt_is_ended_within_a_limit_however_crowded_
         with pytest.raises(RankError, match="variables are lost"):
             ranks.run(hears_nothing)
         assert ranks.run(lambda: dist.get_rank()) == [0]
+
+
+def leaves_a_message(raises: bool) -> None:
+    """Rank 0 sends what rank 1 never receives; then both raise, or neither does."""
+    if dist.get_rank() == 0:
+        dist.isend(torch.full((2,), 7.0), 1)
+    if raises:
+        raise ValueError("on every rank")
+
+
+def passes_a_message_on(length: int) -> float:
+    """What rank 1 receives from rank 0, which sends 1.0 so many times."""
+    x = torch.ones(length) if dist.get_rank() == 0 else torch.zeros(length)
+    dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+    return x[0].item()
+
+
+def test_a_message_that_a_failed_task_left_reaches_no_later_one(ranks):
+    with pytest.raises(RankError, match="on every rank"):
+        ranks[:2].run(leaves_a_message, True)
+    assert ranks[:2].run(passes_a_message_on, 3) == [1.0, 1.0]
+
+
+def test_ranks_that_check_answers_keep_no_message():
+    with Ranks(2, device="cpu", quiet=True, apart=pool.__name__) as apart:
+        apart.run(leaves_a_message, False)
+        assert apart.run(passes_a_message_on, 2) == [1.0, 1.0]
