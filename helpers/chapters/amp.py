@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.chapters.amp_formats import in_words
 from helpers.chapters.amp_training import ScaledStep, scaled_steps, train_float64, zero_by_hand
-from helpers.draw import Part, lines_scene, magnitudes_scene, parts_scene
-from helpers.draw.number_formats import power_text
+from helpers.draw import Part, curves_scene, magnitudes_scene, parts_scene
+from helpers.draw.chapters.amp import power_text
 from helpers.draw.scene import Scene
 from helpers.observe.equality import assert_equal
 from helpers.observe.magnitudes import record_magnitudes
@@ -127,7 +127,7 @@ def _staircase(runs: dict[str, list[ScaledStep]], start: dict[str, float]) -> Sc
         stairs[name] = [(x, power) for step, power in enumerate(powers) for x in (step, step + 1)]
         dots[name] = [(i + 0.5, power) for i, power in enumerate(powers) if torch.equal(weights[i], weights[i + 1])]
     title = "The loss scale, step by step. A mark is a step that was skipped."
-    return lines_scene(stairs, dots, title=title, x_name="step", y_name="log2 of the loss scale")
+    return curves_scene(stairs, dots=dots, title=title, x="step", y="log2 of the loss scale", dashed=[*runs][1::2])
 
 
 def loss_after(optimizer_class: type, lr: float, clip_first: bool, steps: int = 40) -> float:

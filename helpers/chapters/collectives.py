@@ -21,7 +21,7 @@ from torch import Tensor
 
 from helpers import collectives
 from helpers.chapters import nccl_programs
-from helpers.draw import Part, lines_scene, parts_scene, timeline_scene, topology_scene
+from helpers.draw import Part, curves_scene, parts_scene, timeline_scene, topology_scene
 from helpers.draw.scene import Scene, stacked_scene
 from helpers.learner.words import book
 from helpers.observe.comms import record_comms
@@ -73,7 +73,7 @@ def ring_time_scene(num_bytes: float, link: Link, most: int = 1000) -> Scene:
         for name, one in {"ring": link, "without latency": without}.items()
     }
     title = f"Ring all-reduce of {format_bytes(num_bytes)}, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s"
-    return lines_scene(curves, title=title, x_name="GPUs", y_name="ms, predicted")
+    return curves_scene(curves, title=title, x="GPUs", y="ms, predicted")
 
 
 # -- counted, compared, timed ----------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def emulated_scenes(by_size: Mapping[int, Mapping[str, tuple[float, float, float
         for which in (0, 1)
     )
     title = "An all-reduce on 4 ranks: lines predicted, dots emulated"
-    over = lines_scene(lines, dots, title=title, x_name="MB of the tensor", y_name="ms")
+    over = curves_scene(lines, dots=dots, title=title, x="MB of the tensor", y="ms")
     messages = timeline_scene(*sends, title="When each rank sends")
     return stacked_scene(over, messages, title="Time of an all-reduce, and when each rank sends")
 

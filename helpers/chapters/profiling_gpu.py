@@ -16,8 +16,8 @@ from statistics import median
 from helpers.commands.traces import explain, read
 from helpers.commands.traces.simple import GPU, is_message, launch_delays, load_events
 from helpers.draw import Axis, curves_scene
-from helpers.draw.curves import Mark
 from helpers.draw.palette import kind_style
+from helpers.draw.plot import Mark
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading
 from helpers.draw.timelines import IDLE
 from helpers.quantities.units import format_seconds

@@ -2,8 +2,8 @@
 
 A collective, such as an all-reduce, moves a buffer between ranks in steps; the buffer is divided into chunks. A state
 says what each rank holds of each chunk after a step. `collective_scene` shows one grid of ranks x chunks per step,
-`collective_step_scene` the grids before and after one step with an arrow per message, and `all_reduce_chart` the
-predicted seconds of four algorithms. Chapter 01 and the collective explorer use them. A message (ChunkMessage) carries
+`collective_step_scene` the grids before and after one step with an arrow per message, and `all_reduce_times_scene` the
+predicted time of four algorithms. Chapter 01 and the collective explorer use them. A message (ChunkMessage) carries
 the chunks `first` to `last - 1` from `sender` to `receiver`. If `adds`, the receiver adds them to its own; otherwise it
 copies them.
 
@@ -16,13 +16,13 @@ numbers in the code are such pixels. A kind of the palette, such as "forward", s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
-from math import ceil
 
-from helpers.draw.picture import Chart, chart, chart_axes
+from helpers.draw.plot import Axis, Mark, curves_scene
 from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
 from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import ChunkMessage
@@ -45,12 +45,8 @@ _WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest size; in 
 # The frame around the chunks that are sent.
 _SENT = {"stroke": "communication", "stroke_width": 2.0}
 
-ALGORITHM_STYLES = {  # matplotlib's colour and line style of each algorithm
-    "server": ("#9aa3ad", ":"),  # one rank collects every tensor, adds them up and sends the sum to each rank
-    "tree": ("#e69f00", "--"),
-    "ring": ("#0072b2", "-"),
-    "halving_doubling": ("#009e73", "-."),
-}
+# "server": one rank collects every tensor, adds them up and sends the sum to each rank.
+_ALGORITHMS = ("ring", "halving_doubling", "server", "tree")
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
@@ -142,8 +138,8 @@ def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
     smallest_cell = 30.0 if num_chunks <= 6 else 22.0
     available = WIDTH - _LEFT - _RIGHT + _GRID_GAP
     most_columns = max(1, min(len(steps), int(available / (num_chunks * smallest_cell + _GRID_GAP))))
-    num_rows = ceil(len(steps) / most_columns)
-    columns = ceil(len(steps) / num_rows)  # makes the rows equally long
+    num_rows = math.ceil(len(steps) / most_columns)
+    columns = math.ceil(len(steps) / num_rows)  # makes the rows equally long
     cell = min(_LARGEST_CELL, (available / columns - _GRID_GAP) / num_chunks)
     across, down = num_chunks * cell + _GRID_GAP, num_ranks * cell + _STEP_TITLE + _GRID_GAP
     size = {"num_chunks": num_chunks, "width": cell, "height": cell}
@@ -337,18 +333,26 @@ def _sentence(message: ChunkMessage, num_chunks: int) -> str:
 
 
 # -- time over bytes -------------------------------------------------------------------------------------------------
-def all_reduce_chart(num_ranks: int, link: Link) -> Chart:
-    """Predicted seconds of an all-reduce of 1 kB to 10 GB by four algorithms, and where ring overtakes tree."""
+def all_reduce_times_scene(num_ranks: int, link: Link) -> Scene:
+    """Predicted time of an all-reduce of 1 kB to 10 GB by four algorithms, and where ring overtakes tree."""
     sizes = [10 ** (eighth / 8) for eighth in range(24, 81)]  # 10**3 to 10**10 bytes, eight sizes per power of ten
-    axes = chart_axes(f"All-reduce on {num_ranks} ranks, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s")
-    for algorithm, (colour, style) in ALGORITHM_STYLES.items():
-        times = [costs.seconds("all_reduce", size, num_ranks, link, algorithm) for size in sizes]
-        axes.loglog(sizes, times, style, color=colour, linewidth=2, label=algorithm.replace("_", "-"))
+
+    def milliseconds(num_bytes: float, algorithm: str) -> float:
+        return 1e3 * costs.seconds("all_reduce", num_bytes, num_ranks, link, algorithm)
+
+    curves = {
+        algorithm.replace("_", "-"): [(size / 1e6, milliseconds(size, algorithm)) for size in sizes]
+        for algorithm in _ALGORITHMS
+    }
+    values = [ms for curve in curves.values() for _, ms in curve]
+    powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
     crossing = costs.crossover_bytes("all_reduce", num_ranks, link, "tree", "ring")
-    axes.axvline(crossing, color="#808080", linewidth=1)
-    # The text begins a little right of the line, at the height of 3 seconds.
-    axes.text(crossing * 1.15, 3, f"ring overtakes tree\nat {crossing / 1e6:.1f} MB")
-    axes.set(xlabel="bytes of the tensor", ylabel="seconds, predicted")
-    axes.legend(loc="upper left")
-    text = f"Seconds over bytes for four algorithms. The ring overtakes the tree at {crossing / 1e6:.1f} MB."
-    return chart(axes, text)
+    text = f"ring overtakes tree at {crossing / 1e6:.1f} MB"
+    return curves_scene(
+        curves,
+        x=Axis(name="MB of the tensor", ticks=[10.0**power for power in range(-3, 5)], log=True),
+        y=Axis(name="ms, predicted", ticks=[10.0**power for power in powers], log=True),
+        marks=[Mark(crossing / 1e6, milliseconds(crossing, "ring"), text, lower=16)],
+        dashed=["tree", "halving-doubling"],
+        title=f"All-reduce on {num_ranks} ranks, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s",
+    )

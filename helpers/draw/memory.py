@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from helpers.draw.axis import bytes_axis, bytes_tick, limit_line, row_lines, ticks
-from helpers.draw.bars import BarStyle, memory_parts
+from helpers.draw.axis import bytes_tick, row_lines, ticks
 from helpers.draw.palette import PAINTS, kind_word
+from helpers.draw.rows import EXCESS, BarRow, BarStyle, memory_parts, rows_scene
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, centred_label, dot, heading, kinds_legend, text_width
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
@@ -26,9 +26,9 @@ from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
 
 words = book("memory")  # what a reader sees, by name, in the learner's language: learner/words/memory.yaml
 pictures_words = book("pictures")  # likewise, for the picture of replicas: learner/words/pictures.yaml
-_TOTALS = 116.0  # pixels right of the longest bar, for its total and for what is over the limit
-# The frame around the part of a bar that lies beyond the limit.
-_EXCESS = {"stroke": "ink", "stroke_width": 2.5}
+# The bars, which are lower where there are many; right of the longest one stand its total and what is over the limit.
+_FEW_BARS = BarStyle(height=28, pitch=38, right=116)
+_MANY_BARS = BarStyle(height=20, pitch=30, right=116)
 # Pixels of the curve: its left edge, its right margin, its height, and what stands below it.
 _CURVE_LEFT, _CURVE_RIGHT, _CURVE_HEIGHT, _CURVE_BELOW = 64.0, 20.0, 240.0, 52.0
 _PEAK_SPACE = 24.0  # pixels of the curve's height that stay free above its highest point, for that point's mark
@@ -40,28 +40,6 @@ Level = dict[str, int]  # bytes by kind
 
 
 # -- bars ------------------------------------------------------------------------------------------------------------
-class _Bars:
-    """Where the bars lie and how they look; lower ones where there are many. `largest` bytes fill the width.
-
-    `left` is the bars' left edge in pixels, `scale` is in pixels per byte, and `limit` in bytes.
-    """
-
-    def __init__(self, breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None) -> None:
-        height = 28.0 if len(breakdowns) <= 8 else 20.0
-        self.style, self.limit = BarStyle(height=height, pitch=height + 10), limit
-        # The names get the room that they need, but at most 260 pixels, so that the bars keep theirs.
-        self.left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
-        self.scale = (WIDTH - self.left - _TOTALS) / largest
-
-    def x(self, num_bytes: float) -> float:
-        """Where so many bytes lie on the scale, in pixels."""
-        return self.left + num_bytes * self.scale
-
-    def excess(self, num_bytes: float) -> float:
-        """The bytes beyond the limit, 0 without one."""
-        return max(0.0, num_bytes - self.limit) if self.limit else 0.0
-
-
 def memory_scene(
     breakdowns: Mapping[str, MemoryBreakdown],
     *,
@@ -77,75 +55,42 @@ def memory_scene(
     """
     if capacity is not None and not capacity > 0:
         raise ValueError(f"capacity is {capacity!r} bytes, but a limit lies above 0; leave it out to draw none")
-    largest = max([breakdown.total for breakdown in breakdowns.values()] + [capacity or 0])
-    if not largest > 0:
+    if not capacity and not any(memory.total for memory in breakdowns.values()):
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
-    # The text "where" is the title "where the memory goes".
-    title, capacity_name = title or words("where"), capacity_name or words("capacity")
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(each, kind) for each in breakdowns.values())]
-    bars = _Bars(breakdowns, largest, capacity)
-    has_excess = any(bars.excess(breakdown.total) for breakdown in breakdowns.values())
-    excess_legend = [(words("over_limit"), _EXCESS)] if has_excess else []
-    items, top = heading(title, kinds_legend(kinds) + excess_legend)  # title and legend, and the y where they end
-    top += 26 if capacity else 8  # the name of the limit stands above the bars
-    bottom = top + len(breakdowns) * bars.style.pitch - (bars.style.pitch - bars.style.height) + 8  # of the last bar
-    items += bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)
-    for number, (name, breakdown) in enumerate(breakdowns.items()):
-        items += _bar(name, breakdown, kinds, bars, top + number * bars.style.pitch)
-    if capacity:
-        items += limit_line(f"{capacity_name} {format_bytes(capacity)}", bars.x(capacity), top - 6, bottom)
-    summary = " ".join(_bar_sentence(name, breakdown, bars) for name, breakdown in breakdowns.items())
-    return Scene(height=bottom + 24, title=title, summary=summary, items=items)
+    rows = [_bar(name, memory, kinds, capacity) for name, memory in breakdowns.items()]
+    legend = kinds_legend(kinds) + ([(words("over_limit"), EXCESS)] if any(row.over for row in rows) else [])
+    limit = (capacity, f"{capacity_name or words('capacity')} {format_bytes(capacity)}") if capacity else None
+    summary = " ".join(_bar_sentence(name, memory, capacity) for name, memory in breakdowns.items())
+    style = _FEW_BARS if len(rows) <= 8 else _MANY_BARS
+    # The text "where" is the title "where the memory goes".
+    head = {"title": title or words("where"), "legend": legend, "summary": summary}
+    return rows_scene(rows, style, **head, limit=limit, has_bytes_axis=True)
 
 
-def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y: float) -> Iterator[Rect | Label]:
-    """A bar with its name. The bytes of each kind stand on it where they fit, and not on the line of the limit."""
-    middle, x = y + bars.style.height / 2, bars.left
-    yield Label(x=x - 12, y=middle, text=name, anchor="end")
+def _bar(name: str, memory: MemoryBreakdown, kinds: list[str], capacity: float | None) -> BarRow:
+    """A bar with the bytes of each kind, its total, and how much of that is beyond the capacity."""
 
     def tooltip(kind: str, size: int) -> str:
         return words("part", name=name, kind=kind_word(kind), num_bytes=size)
 
-    for part in memory_parts(breakdown, kinds, tooltip):
-        width, text = part.size * bars.scale, format_bytes(part.size)
-        yield from bars.style.box(part, x, y, width)
-        start, end = _longer_side_of_limit(x, x + width, bars)
-        if text_width(text, 11) < end - start - 8:
-            yield centred_label((start + end) / 2, middle, text, 11, on=part.kind)
-        x += width
-    excess = bars.excess(breakdown.total)
-    if excess:
-        start, over = bars.x(bars.limit), words("over", name=name, over=excess)
-        box = {"x": start, "y": y - 2, "width": x - start, "height": bars.style.height + 4}
-        yield Rect(**box, radius=2, tooltip=over, **_EXCESS)
-    yield from _total(breakdown.total, excess, x, middle, bars)
+    excess = _excess(memory, capacity)
+    over = words("too_much", size=format_bytes(excess)) if excess else ""
+    parts = memory_parts(memory, kinds, tooltip, format_bytes)
+    return BarRow(name=name, parts=parts, end=format_bytes(memory.total), over=over)
 
 
-def _longer_side_of_limit(start: float, end: float, bars: _Bars) -> tuple[float, float]:
-    """The stretch of pixels, or its longer part where the limit's line divides it, so that the line crosses no text."""
-    if not bars.limit or not start < bars.x(bars.limit) < end:
-        return start, end
-    line = bars.x(bars.limit)
-    return (start, line) if line - start > end - line else (line, end)
+def _excess(memory: MemoryBreakdown, capacity: float | None) -> float:
+    """The bytes beyond the capacity, 0 without one."""
+    return max(0.0, memory.total - capacity) if capacity else 0.0
 
 
-def _total(total: float, excess: float, x: float, middle: float, bars: _Bars) -> Iterator[Label]:
-    """The total right of the bar, moved beyond the limit's line where that would cross the text."""
-    text, start = format_bytes(total), x + 8
-    if bars.limit and x <= bars.x(bars.limit) <= start + text_width(text, 12, bold=True):
-        start = bars.x(bars.limit) + 8
-    yield Label(x=start, y=middle - (7 if excess else 0), text=text, size=12, bold=True)
-    if excess:
-        yield Label(x=start, y=middle + 8, text=words("too_much", size=format_bytes(excess)), size=11)
-
-
-def _bar_sentence(name: str, breakdown: MemoryBreakdown, bars: _Bars) -> str:
+def _bar_sentence(name: str, memory: MemoryBreakdown, capacity: float | None) -> str:
     """A bar for readers who cannot see it: its total, its kinds, and whether it fits where there is a limit."""
-    parts = _kind_texts(breakdown)
-    excess = bars.excess(breakdown.total)
-    ending = words("ending_over" if excess else "ending_fits", size=format_bytes(excess)) if bars.limit else ""
+    parts, excess = _kind_texts(memory), _excess(memory, capacity)
+    ending = words("ending_over" if excess else "ending_fits", size=format_bytes(excess)) if capacity else ""
     listed = words("parts", parts=parts) if parts else ""
-    return words("bar", name=name, total=format_bytes(breakdown.total), parts=listed, ending=ending)
+    return words("bar", name=name, total=format_bytes(memory.total), parts=listed, ending=ending)
 
 
 def _kind_texts(breakdown: MemoryBreakdown) -> list[str]:

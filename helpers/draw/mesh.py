@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, product
 from typing import Any
 
 from helpers.draw.palette import kind_style
@@ -22,7 +21,6 @@ from helpers.draw.scene import (
     MARGIN,
     WIDTH,
     Label,
-    Line,
     Rect,
     Scene,
     SceneItem,
@@ -30,11 +28,8 @@ from helpers.draw.scene import (
     text_width,
     title_label,
 )
-from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
-# What cube_scene says, by name, in the learner's language: learner/words/mesh.yaml. mesh_scene is in English.
-words = book("mesh").section("cube")
 # Each axis borrows the colour and texture of a kind of the palette, whose name means nothing here.
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
 CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit
@@ -46,14 +41,6 @@ _PAD, _GAP, _BETWEEN, _NODE_TITLE = 10.0, 6.0, 16.0, 22.0
 # Pixels of a card: the strip at its foot that carries the axis's texture, from line to line, and letters of its name
 # and of a small text. From a height of _TALL on it has a line per axis; below _LOW everything on it is smaller.
 _STRIP, _LINE_PITCH, _NAME, _SMALL, _TALL, _LOW = 7.0, 15.0, 13.0, 9.7, 60.0, 31.0
-
-SOLID_AXES = ("pp", "dp", "tp")  # of cube_scene, in the order in which ranks are numbered: the fastest comes last
-# Pixels of the solid at full size: a card, how far a replica lies right of and above the one in front, and the gap.
-_CARD_WIDTH, _CARD_HEIGHT, _DEPTH, _RISE, _SOLID_GAP = 104.0, 52.0, 124.0, 72.0, 24.0
-# Pixels: the left and upper edge of the solid, and the margin of a plane, on which the cards of a replica stand.
-_SOLID_LEFT, _SOLID_TOP, _PLANE = 26.0, 66.0, 12.0
-_SOLID_SIZE, _SMALLEST_CARD = (482.0, 440.0), 64.0  # pixels: the solid's largest size, a card's smallest width
-_TEXT_LEFT, _TEXT_LINE = 556.0, 18.0  # pixels: where the text beside the solid begins, and from line to line
 
 
 def axis_style(axis: str) -> dict[str, str]:
@@ -289,130 +276,3 @@ def _one_line(coordinates: Mapping[str, int], available: float, size: float) -> 
     named = "  ".join(f"{name} {number}" for name, number in coordinates.items())
     numbers = (separator.join(map(str, coordinates.values())) for separator in (", ", ","))
     return next((text for text in (named, *numbers) if text_width(text, size) < available), "")
-
-
-# -- a solid ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class _Solid:
-    """`at` is the middle of each rank's card, `width` and `height` are a card's, `bottom` is the solid's lower edge."""
-
-    mesh: Mesh
-    at: dict[int, tuple[float, float]]
-    width: float
-    height: float
-    bottom: float
-
-
-def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
-    """A Scene of Mesh(dp=2, pp=2, tp=2) or a little more: a card per rank, and an edge to the next rank on each axis.
-
-    Pipeline stages go from left to right, tensor-parallel ranks downward, and replicas lie behind each other. The
-    groups of `rank` are lit. The text beside the solid says what each axis splits and sends.
-    Raises ValueError for axes besides dp, pp and tp, for a rank that the mesh lacks, or for more ranks than fit.
-    """
-    solid = _solid(mesh)
-    axes = [axis for axis in SOLID_AXES if getattr(mesh, axis) > 1]
-    groups = {} if rank is None else {axis: mesh.ranks_along(axis, rank) for axis in axes}
-    sizes = " × ".join(f"{axis} {getattr(mesh, axis)}" for axis in SOLID_AXES)
-    title = words("title", sizes=sizes, ranks=mesh.world_size)
-    items: list[SceneItem] = [title_label(title)]
-    if solid.width < _CARD_WIDTH:  # too narrow for the axes' names on the cards
-        items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(SOLID_AXES)), size=11, colour="muted"))
-    back_to_front = sorted(solid.at, key=lambda member: -mesh.coordinates(member)["dp"])
-    for replica, members in groupby(back_to_front, lambda member: mesh.coordinates(member)["dp"]):
-        items += _plane(replica, solid)
-        items += _edges(members, solid, ("pp", "tp"))
-    items += _edges(back_to_front, solid, ("dp",))
-    items += _edges(back_to_front, solid, axes, groups)  # once more, thick, where both ends are in a group of the rank
-    for member in back_to_front:
-        items += _solid_card(member, solid, rank, groups)
-    texts = list(_axis_texts(axes, mesh, rank, groups))
-    height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])  # the solid, or the texts beside it
-    shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]
-    # A text cannot join an empty list, so without groups the list has an empty text.
-    summary = words("summary", ranks=mesh.world_size, dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, said=shares or [""])
-    return Scene(height=height, title=title, summary=summary, items=(*items, *texts))
-
-
-def _solid(mesh: Mesh) -> _Solid:
-    """Where the cards lie. No card hides another: a step right or down leads past all replicas behind a card."""
-    if mesh.cp * mesh.ep > 1:  # ep: expert parallelism
-        raise ValueError(f"cube_scene draws dp, pp and tp; the mesh has cp={mesh.cp}, ep={mesh.ep}: see mesh_scene")
-    behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
-    right, down = behind * _DEPTH + _CARD_WIDTH + _SOLID_GAP, behind * _RISE + _CARD_HEIGHT + _SOLID_GAP
-    steps = {"pp": (right, 0), "tp": (0, down), "dp": (_DEPTH, -_RISE)}  # (x, y) in pixels from a rank to the next
-    # For x and for y, how many pixels all steps along each axis cover; their sum and a card are the size of the solid.
-    spans = [[(getattr(mesh, axis) - 1) * abs(step[xy]) for axis, step in steps.items()] for xy in (0, 1)]
-    scale = min(
-        1.0, *(most / (sum(span) + card) for most, span, card in zip(_SOLID_SIZE, spans, card_size, strict=True))
-    )
-    if _CARD_WIDTH * scale < _SMALLEST_CARD:
-        sizes = f"pp {mesh.pp} × dp {mesh.dp} × tp {mesh.tp}"
-        raise ValueError(f"cube_scene has no room for {sizes}; take a smaller mesh, or mesh_scene")
-    width, height = _CARD_WIDTH * scale, _CARD_HEIGHT * scale
-    first = (_SOLID_LEFT + width / 2, _SOLID_TOP + behind * _RISE * scale + height / 2)  # the middle of rank 0's card
-    at = {}
-    for rank in range(mesh.world_size):
-        coordinates = mesh.coordinates(rank)
-        x, y = (first[xy] + scale * sum(coordinates[axis] * step[xy] for axis, step in steps.items()) for xy in (0, 1))
-        at[rank] = x, y
-    bottom = max(y for _, y in at.values()) + height / 2
-    return _Solid(mesh=mesh, at=at, width=width, height=height, bottom=bottom)
-
-
-def _plane(replica: int, solid: _Solid) -> Iterator[Rect | Label]:
-    """The plane on which the cards of a replica stand; what lies behind it looks pale."""
-    mesh = solid.mesh
-    x, y = solid.at[mesh.rank_at(dp=replica)]
-    right, bottom = solid.at[mesh.rank_at(dp=replica, pp=mesh.pp - 1, tp=mesh.tp - 1)]
-    half_width, half_height = solid.width / 2 + _PLANE, solid.height / 2 + _PLANE  # from a card's middle to the edge
-    size = {"width": right - x + 2 * half_width, "height": bottom - y + 2 * half_height}
-    frame = {"x": x - half_width, "y": y - half_height, **size, "radius": 8}
-    # First a veil of the background's colour over all that lies behind, then a grey tint.
-    for fill, opacity in (("surface", 0.55), ("other", 0.12)):
-        yield Rect(**frame, fill=fill, opacity=opacity)
-    yield Rect(**frame, stroke="rule")
-    if mesh.dp > 1:
-        corner = {"x": right + half_width, "y": y - half_height - 9, "anchor": "end"}
-        # The name of a replica; the words call it a copy.
-        yield Label(**corner, text=words("copy", copy=replica), size=11, colour="muted")
-
-
-def _edges(
-    ranks: Iterable[int], solid: _Solid, axes: Iterable[str], groups: Mapping[str, list[int]] | None = None
-) -> Iterator[Line]:
-    """Lines from these ranks to the next on each axis; with `groups` only those inside the groups, and thick."""
-    for rank, axis in product(ranks, axes):
-        coordinates = {name: solid.mesh.coordinates(rank)[name] for name in SOLID_AXES}
-        is_last = coordinates[axis] + 1 == getattr(solid.mesh, axis)
-        if is_last or (groups is not None and rank not in groups.get(axis, ())):
-            continue
-        after = solid.mesh.rank_at(**coordinates | {axis: coordinates[axis] + 1})  # the next rank on this axis
-        (x1, y1), (x2, y2) = solid.at[rank], solid.at[after]
-        ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "tooltip": words("edge", axis=axis, rank=rank, after=after)}
-        if groups is not None:  # a wider line of ink below it frames the coloured one
-            yield Line(**ends, colour="ink", width=9)
-        yield Line(**ends, colour=AXIS_KINDS[axis], width=2 if groups is None else 6)
-
-
-def _solid_card(
-    rank: int, solid: _Solid, chosen: int | None, groups: Mapping[str, list[int]]
-) -> Iterator[Rect | Label]:
-    """The card of a rank of the solid, lit where it shares a group with the chosen rank."""
-    axis = "chosen" if rank == chosen else next((name for name, group in groups.items() if rank in group), "")
-    x, y = solid.at[rank]
-    box = Rect(x=x - solid.width / 2, y=y - solid.height / 2, width=solid.width, height=solid.height, radius=5)
-    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in SOLID_AXES}, axis)
-
-
-def _axis_texts(axes: Iterable[str], mesh: Mesh, rank: int | None, groups: Mapping) -> Iterator[Rect | Label]:
-    """What each axis splits and sends, and the group of the chosen rank on it."""
-    y = _SOLID_TOP
-    for axis in axes:
-        yield Rect(x=_TEXT_LEFT - 24, y=y - 7, width=16, height=14, radius=2, **axis_style(axis))
-        yield Label(x=_TEXT_LEFT, y=y, text=words(f"{axis}.head", size=getattr(mesh, axis)), size=12, bold=True)
-        group = [words("group", rank=rank, ranks=members_text(groups[axis]))] if axis in groups else []
-        for line in (words(f"{axis}.cuts"), words(f"{axis}.sends"), *group):  # cuts: what the axis splits
-            y += _TEXT_LINE
-            yield Label(x=_TEXT_LEFT, y=y, text=line, size=11)
-        y += 2 * _TEXT_LINE

@@ -11,7 +11,7 @@ import textwrap
 from html import escape
 from pathlib import Path
 
-from helpers.draw.page import STYLE
+from helpers.draw.picture import STYLE
 
 _ROOT = Path(__file__).resolve().parent.parent.parent  # the folder that holds the package
 

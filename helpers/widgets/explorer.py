@@ -18,8 +18,8 @@ import anywidget
 import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
-from helpers.draw.page import STYLE
 from helpers.draw.palette import words  # the texts that are shown, by name: learner/words/draw.yaml
+from helpers.draw.picture import STYLE
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
 from helpers.learner.words import language, use_language
 from helpers.records import Timeline

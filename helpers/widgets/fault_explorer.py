@@ -10,7 +10,7 @@ keeps TEXT and a picture.
 from __future__ import annotations
 
 from helpers.draw import Scene
-from helpers.draw.failures import duration_text, effective_time_scene, week_scene
+from helpers.draw.chapters.fault_tolerance import duration_text, effective_time_scene, week_scene
 from helpers.draw.scene import stacked_scene
 from helpers.learner.words import book
 from helpers.predict import failures

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-from helpers.draw.mesh_plan import MOST_RANKS, AxisUse, mesh_plan_scene
+from helpers.draw.chapters.composing import MOST_RANKS, AxisUse, mesh_plan_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from helpers.draw import Scene, magnitudes_scene
-from helpers.draw.number_formats import percent, scale_text, values_word
+from helpers.draw.chapters.amp import percent, scale_text, values_word
 from helpers.learner.words import book
 from helpers.predict.precision import NUMBER_FORMATS, SCALES, Survival, best_scale, recorded_magnitudes, surviving
 from helpers.records import Magnitudes

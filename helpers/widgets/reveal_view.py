@@ -9,6 +9,8 @@ texts: `live_widget` makes each a widget, and `saved_picture` makes the picture 
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from helpers.draw import Chart, Picture, Scene, to_svg
-from helpers.draw.picture import Bundle, encoded_figure, png_metadata, saved_bundle
+from helpers.draw import Picture, Scene, to_svg
+from helpers.draw.picture import Bundle, png_metadata, saved_bundle
 from helpers.draw.png import png_language
 from helpers.draw.scene import WIDTH
 from helpers.interview.card_html import paragraphs
@@ -277,8 +279,6 @@ def _text_html(block: str) -> str:
 
 def _plot(shown: Any) -> tuple[Figure, str] | None:
     """The figure of a plot and its description; None for anything else."""
-    if isinstance(shown, Chart):
-        return shown.axes.figure, shown.alternative
     # A figure of matplotlib, which is not imported just to find out.
     is_figure = type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
     return (shown, _title(shown)) if is_figure else None
@@ -290,9 +290,15 @@ def _title(figure: Figure) -> str:
 
 
 def _png(figure: Figure) -> str:
-    """The figure as PNG. It is closed, or else Jupyter would show it again, outside the fold."""
-    from matplotlib import pyplot
+    """The figure as PNG in base64, with few colours, so that a saved notebook stays small.
 
-    encoded = encoded_figure(figure, bbox_inches="tight", dpi=110)
+    The figure is closed, or else Jupyter would show it again, outside the fold.
+    """
+    from matplotlib import pyplot
+    from PIL import Image
+
+    full, reduced = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, bbox_inches="tight", dpi=110)
     pyplot.close(figure)
-    return encoded
+    Image.open(full).convert("RGB").quantize(64).save(reduced, "PNG")
+    return base64.b64encode(reduced.getvalue()).decode()

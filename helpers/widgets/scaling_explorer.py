@@ -18,8 +18,8 @@ from functools import lru_cache
 
 import ipywidgets
 
-from helpers.draw.failures import duration_text
-from helpers.draw.scaling import speedup_scene
+from helpers.draw.chapters.fault_tolerance import duration_text
+from helpers.draw.chapters.scaling import speedup_scene
 from helpers.draw.scene import Scene, stacked_scene
 from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import ipywidgets
 
+from helpers.draw.chapters.strategies import strategies_scene
 from helpers.draw.scene import Scene
-from helpers.draw.strategies import strategies_scene
 from helpers.learner.words import book, language, use_language
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.advise import Advice, advise

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ipywidgets
 
+from helpers.draw.chapters.tensor_parallel import tensor_split_scene
 from helpers.draw.scene import Scene
-from helpers.draw.tensor_parallel import tensor_split_scene
 from helpers.learner.words import book
 from helpers.predict.by_hand.small_matrices import Operation
 from helpers.predict.by_hand.tensor_split import CUTS, FORWARD, RANKS, Pass, flops, seconds, split

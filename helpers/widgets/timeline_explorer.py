@@ -25,7 +25,6 @@ import anywidget
 import traitlets
 
 from helpers.draw import Scene, timeline_scene
-from helpers.draw.page import STYLE
 from helpers.draw.palette import (
     DARK,
     GREY,
@@ -37,6 +36,7 @@ from helpers.draw.palette import (
     kind_word,
 )
 from helpers.draw.palette import words as picture_words  # texts by name: learner/words/draw.yaml
+from helpers.draw.picture import STYLE
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.learner.words import book
 from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds

@@ -11,8 +11,8 @@ keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from
 
 from __future__ import annotations
 
+from helpers.draw.chapters.zero import StageBar, zero_scene
 from helpers.draw.scene import Scene
-from helpers.draw.zero import StageBar, zero_scene
 from helpers.learner.words import book
 from helpers.predict.by_hand.zero_steps import (
     BYTES,

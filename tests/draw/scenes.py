@@ -10,7 +10,6 @@ from helpers.draw import (
     Rect,
     all_reduce_scene,
     broadcast_rounds_scene,
-    bytes_scene,
     collective_scene,
     collective_step_scene,
     cube_scene,
@@ -54,11 +53,12 @@ from helpers.draw.chapters.fault_tolerance import (
     loss_over_time_scene,
 )
 from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_scene
-from helpers.draw.chapters.zero import reshard_scene
+from helpers.draw.chapters.strategies import strategies_scene
+from helpers.draw.chapters.tensor_parallel import tensor_split_scene
+from helpers.draw.chapters.zero import StageBar, reshard_scene, zero_scene
+from helpers.draw.collectives import all_reduce_times_scene
 from helpers.draw.scene import ANCHORS, text_width
-from helpers.draw.strategies import strategies_scene
-from helpers.draw.tensor_parallel import tensor_split_scene
-from helpers.draw.zero import StageBar, zero_scene
+from helpers.draw.waterfall import waterfall_scene
 from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
@@ -68,7 +68,7 @@ from helpers.predict.time.step import Bar, StepTime
 from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
-from helpers.specs import CLUSTERS, PRESETS
+from helpers.specs import CLUSTERS, PRESETS, Link
 from helpers.specs.mesh import Mesh
 from helpers.widgets import MeshExplorer, ScalingExplorer, TraceExplorer
 
@@ -237,10 +237,11 @@ SCENES = {
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
     "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
     "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
-    "bytes": bytes_scene(
-        {"sent bytes": 640, "payload bytes": 428}, {"sent bytes": 640, "payload bytes": 428}, guess=500
+    "a limit": parts_scene(
+        {"a": [Part(text="9 GB", kind="forward", size=9)]}, title="t", ends={"a": "9 GB"}, limits={"a": 5}
     ),
-    "predicted bytes": bytes_scene({"sent bytes": 64_189_440}),
+    "times of an all-reduce": all_reduce_times_scene(64, Link(latency=1e-5, bandwidth=25e9)),
+    "a waterfall": waterfall_scene({"compute": 0.06, "data": 0.02, "waiting": 0.02}, title="A step"),
     "formats": number_formats_scene(),
     "two formats, marked": number_formats_scene(["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}),
     "formats, marked": number_formats_scene(

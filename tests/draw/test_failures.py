@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.draw import Line, Rect, effective_time_scene, week_scene
-from helpers.draw.failures import KINDS, duration_text
+from helpers.draw.chapters.fault_tolerance import KINDS, duration_text
 from helpers.predict.failures import daly_interval, simulate_week
 from tests.draw.scenes import rects_with_tooltip
 

@@ -37,7 +37,7 @@ def test_what_exceeds_the_limit_is_framed_and_said():
     scene = SCENES["memory, too much"]
     (frame,) = frames(scene)
     line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
-    assert frame.tooltip == "plain · 140 bytes over the limit" and frame.x == line.x1
+    assert frame.tooltip == "plain: 140 B too much" and frame.x == line.x1
     assert {"140 B too much", "over the limit"} <= set(texts(scene))
     assert "plain: 240 B (parameters 40 B, gradients 40 B" in scene.summary and "; 140 B too much." in scene.summary
     assert "sharded: 94 B (parameters 90 B, gradients 4 B); it fits." in scene.summary

@@ -5,26 +5,21 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw.scene import Line, Rect
-from helpers.draw.waterfall import BINDS, step_scene, waterfall_scene, words
+from helpers.draw.waterfall import BINDS, step_scene, words
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.stacks import FSDP
 from helpers.predict.time.step import Bar, StepTime, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
-from tests.draw.scenes import rects_with_tooltip
+from tests.draw.scenes import SCENES, rects_with_tooltip
 
 
 def test_each_bar_begins_where_the_one_above_ends():
-    scene = waterfall_scene({"compute": 0.06, "data": 0.02, "waiting": 0.02}, title="a step")
+    scene = SCENES["a waterfall"]
     panel, *_ = (item for item in scene.items if isinstance(item, Rect) and item.fill == "panel")
     bars = rects_with_tooltip(scene)
     assert bars[0].x == panel.x and bars[-1].x + bars[-1].width == pytest.approx(panel.x + panel.width)
     assert [one.x for one in bars[1:]] == pytest.approx([one.x + one.width for one in bars[:-1]])
     assert "waiting: 20.0 ms · 20%" in scene.summary
-
-
-def test_a_step_without_seconds_is_refused():
-    with pytest.raises(ValueError, match="at least one part"):
-        waterfall_scene({"compute": 0.0}, title="")
 
 
 def step(factor=1.0, **seconds):

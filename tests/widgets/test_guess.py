@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from helpers.draw.collectives import all_reduce_chart
 from helpers.learner.words import use_language
-from helpers.specs import Link
 from helpers.widgets import ZeroExplorer, guess, reveal
 from tests.widgets.guess_chapter import ASKED, GIVEN, SCENE, ask, noted
 from tests.widgets.guess_chapter import chapter as chapter
@@ -219,18 +217,6 @@ def test_a_file_that_cannot_be_written_gets_a_sentence_and_nothing_is_lost(tmp_p
     asked, shown = ask("77.bytes", path=tmp_path), reveal("77.bytes", predicted=7.0, path=tmp_path)  # a folder
     asked.answer("6")
     assert "could not be noted" in asked.text and asked.value == 6.0 and "your guess 6 B" in shown.text
-
-
-def test_a_chart_keeps_its_title_and_description_for_those_who_cannot_see_it():
-    def plotted():
-        return all_reduce_chart(64, Link(latency=1e-5, bandwidth=25e9))
-
-    alternative = plotted().alternative
-    assert alternative.startswith("All-reduce on 64 ranks") and "overtakes the tree at 2.8 MB" in alternative
-    shown = reveal("77.bytes", plotted())
-    shown.look()
-    assert f'alt="{alternative}"' in shown.body.children[0].value
-    assert alternative in reveal("77.bytes", plotted())._saved_data()[1]["image/png"]["alt"]
 
 
 def test_explorers_figures_and_other_things_are_shown():

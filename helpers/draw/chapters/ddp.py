@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from helpers.draw.bars import MESSAGES, BarRow, Part, rows_scene
 from helpers.draw.palette import rank_paint
+from helpers.draw.rows import MESSAGES, BarRow, Part, rows_scene
 from helpers.draw.scene import (
     MARGIN,
     WIDTH,

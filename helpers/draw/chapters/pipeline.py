@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from helpers.draw.curves import lines_scene
+from helpers.draw.plot import curves_scene
 from helpers.draw.scene import (
     MARGIN,
     WIDTH,
@@ -191,8 +191,8 @@ def tied_weights_scene(runs: Mapping[str, TiedWeightsRun]) -> Scene:
     """
     losses = {name: list(enumerate(run.losses)) for name, run in runs.items()}
     differences = {name: list(enumerate(run.apart)) for name, run in runs.items()}
-    # The name of the vertical axis stands below the title and continues it: "Loss", "of the batch".
-    above = lines_scene(losses, title="Loss", x_name="step", y_name="of the batch")
+    dashed = list(runs)[1::2]  # where two curves are equal, both are seen
+    above = curves_scene(losses, title="Loss", x="step", y="of the batch", dashed=dashed)
     title = "Largest difference between the two replicas"
-    below = lines_scene(differences, title=title, x_name="step", y_name="of one weight")
+    below = curves_scene(differences, title=title, x="step", y="of one weight", dashed=dashed)
     return stacked_scene(above, below, title="A tied matrix, with and without the exchange")

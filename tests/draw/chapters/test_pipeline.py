@@ -31,5 +31,6 @@ def test_the_slowest_stage_of_each_cut_is_marked():
 def test_a_tied_matrix_has_its_losses_above_and_its_copies_below():
     runs = {"forgotten": SimpleNamespace(losses=[4.0, 3.0], apart=[0.0, 0.1, 0.2])}
     assert tied_weights_scene(runs).summary == (
-        "Loss: forgotten goes from 4 to 3. Largest difference between the two replicas: forgotten goes from 0 to 0.2."
+        "Loss: forgotten: from 4 (0) to 3 (1). "
+        "Largest difference between the two replicas: forgotten: from 0 (0) to 0.2 (2)."
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.draw import all_reduce_scene, hang_scene, means_scene, pairing_scene
-from helpers.draw.chapters.first_contact import BLAMED_RANKS
+from helpers.draw.chapters.start_here import BLAMED_RANKS
 from helpers.ranks.errors import KINDS as ERRORS
 from tests.draw.scenes import CALLS, SCENES, texts
 

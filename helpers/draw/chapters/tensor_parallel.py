@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.bars import BarRow, BarStyle, Part
 from helpers.draw.palette import kind_style, kind_word, rank_paint
+from helpers.draw.rows import BarRow, BarStyle, Part
 from helpers.draw.scene import (
     MARGIN,
     SMALLEST,

@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from helpers.draw.axis import bytes_axis, limit_line
-from helpers.draw.bars import BarStyle, memory_parts
 from helpers.draw.palette import kind_word
+from helpers.draw.rows import BarStyle, memory_parts
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.learner.words import book
 from helpers.predict.advice.plans import PlanEstimate

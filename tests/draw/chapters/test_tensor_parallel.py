@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.draw import Label, Line, Rect, tensor_layer_scene
-from helpers.draw.tensor_parallel import (
+from helpers.draw.chapters.tensor_parallel import (
     equations_items,
     equations_legend,
     equations_words,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw import Line, Rect
-from helpers.draw.strategies import strategies_scene
+from helpers.draw.chapters.strategies import strategies_scene
 from helpers.predict.advice import advise
 from helpers.specs import CLUSTERS, PRESETS
 from tests.draw.scenes import SCENES, texts

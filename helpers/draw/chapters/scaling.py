@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log
 
-from helpers.draw.curves import Axis, Mark, curves_scene
+from helpers.draw.plot import Axis, Mark, curves_scene
 from helpers.draw.scene import WIDTH, Scene, text_width
 from helpers.learner.words import book
 from helpers.predict.scaling import Point, amdahl

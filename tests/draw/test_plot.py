@@ -2,24 +2,26 @@
 
 import pytest
 
-from helpers.draw import Axis, Line, Rect, curves_scene, lines_scene
+from helpers.draw import Axis, Line, Rect, curves_scene
+from helpers.draw.collectives import all_reduce_times_scene
+from helpers.specs import Link
 
-AXES = {"title": "A title", "x_name": "x", "y_name": "y"}
+AXES = {"title": "A title", "x": "x", "y": "y"}
 
 
-def test_a_dot_stands_at_the_end_of_its_line():
-    scene = lines_scene({"a": [(0, 0), (10, 5)]}, {"a": [(10, 5)]}, **AXES)
+def test_an_axis_that_is_a_name_begins_at_0_and_a_measured_dot_has_the_colour_of_its_curve():
+    scene = curves_scene({"a": [(0, 0), (10, 5)]}, dots={"a": [(10, 5)]}, **AXES)
     (curve,) = (item for item in scene.items if isinstance(item, Line) and item.width > 2)
-    (dot,) = (item for item in scene.items if isinstance(item, Rect))
+    dot = next(item for item in scene.items if isinstance(item, Rect) and item.tooltip)
     assert (dot.x + dot.width / 2, dot.y + dot.height / 2) == pytest.approx((curve.x2, curve.y2))
-    assert (scene.summary, curve.y2 < curve.y1) == ("a goes from 0 to 5. Dots on a.", True)
-
-
-def test_what_cannot_be_drawn_gets_a_sentence():
-    with pytest.raises(ValueError, match="at least two points"):
-        lines_scene({"a": [(0, 0)]}, **AXES)
+    assert dot.fill == curve.colour and {"0", "2", "4", "10"} <= {label.text for label in scene.labels()}
     with pytest.raises(ValueError, match="dots of b, but curves of a"):
-        lines_scene({"a": [(0, 0), (1, 1)]}, {"b": [(0, 0)]}, **AXES)
+        curves_scene({"a": [(0, 0), (1, 1)]}, dots={"b": [(0, 0)]}, **AXES)
+
+
+def test_ring_overtakes_tree_where_the_formula_says():
+    scene = all_reduce_times_scene(64, Link(latency=1e-5, bandwidth=25e9))
+    assert "ring overtakes tree at 2.8 MB" in scene.summary
 
 
 def test_the_words_of_a_mark_stand_below_where_it_is_asked():

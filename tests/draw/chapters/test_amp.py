@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.draw import NUMBER_FORMATS, Line, Rect, magnitudes_scene, number_formats_scene
-from helpers.draw.number_formats import FATE_STYLES, percent, scale_text
+from helpers.draw.chapters.amp import FATE_STYLES, percent, scale_text
 from helpers.predict.precision import surviving
 from helpers.records import Magnitudes
 from tests.draw.scenes import texts
