@@ -66,12 +66,6 @@ def time_axis(
     return column_lines(marks, top, bottom + 4)
 
 
-def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: float) -> Iterator[Label | Line]:
-    """Vertical grid lines from 0 to `largest` bytes, at `scale` pixels per byte, with labels below them."""
-    marks = ((left + num_bytes * scale, bytes_tick(num_bytes)) for num_bytes in ticks(largest, 5))
-    return column_lines(marks, top, bottom)
-
-
 def limit_line(text: str, x: float, top: float, bottom: float) -> Iterator[Label | Line]:
     """A dashed vertical line at a device's limit, with its text above, moved to where the picture has room for it."""
     half = text_width(text, 12, bold=True) / 2

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from helpers.draw.axis import column_lines
+from helpers.draw.rows import BarRow, BarStyle, Part, rows_scene
 from helpers.draw.scene import (
     MARGIN,
     TITLE_Y,
@@ -36,6 +37,7 @@ _FACTORS = (10.0, 100.0)  # where the axis may end, if no guess is further off
 _LARGEST_FACTOR = 1000.0  # a guess that is further off stands at the end of the axis
 _TICKS = (1000, 100, 10, 2)  # factors, too low and too high, with a line of the grid
 _MOST_LINES = 3  # of a question
+_VOTES = BarStyle(height=22, pitch=_ROW, font=_FONT, end_gap=10, gap=0, radius=2, right=170)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +173,12 @@ def votes_scene(counts: Sequence[tuple[str, int]], *, title: str, right: int | N
     `right` is the index of the right answer, once it may be seen; `word` stands beside its bar. Raises ValueError
     without an answer.
     """
-    if not counts or max(count for _, count in counts) < 1:
-        raise ValueError("votes_scene needs at least one answer")
-    scale = (WIDTH - _LEFT - 170) / max(count for _, count in counts)
-    items: list[Label | Rect] = [Label(x=MARGIN, y=TITLE_Y, text=title, size=15, bold=True)]
+    rows = []
     for number, (answer, count) in enumerate(counts):
-        y, is_right, bar_width = 46 + _ROW * number, number == right, count * scale
-        name = {"x": _LEFT - 14, "y": y + 11, "text": shortened(answer, _LEFT - 28, _FONT), "anchor": "end"}
-        items.append(Label(**name, size=_FONT, bold=is_right))
+        is_right = number == right
         # The kinds stand for their colours alone: green for the right answer, blue for the others.
-        style = {"fill": "backward" if is_right else "forward", "radius": 2, "tooltip": f"{answer}: {count}"}
-        items.append(Rect(x=_LEFT, y=y, width=bar_width, height=22, **style))
-        text = f"{count}  ← {word}" if is_right else f"{count}"
-        items.append(Label(x=_LEFT + bar_width + 10, y=y + 11, text=text, size=_FONT, bold=is_right))
-    summary = "; ".join(f"{answer}: {count}" for answer, count in counts)
-    return Scene(height=56 + _ROW * len(counts), title=title, summary=summary, items=items)
+        kind, tooltip = "backward" if is_right else "forward", f"{answer}: {count}"
+        end = f"{count}  ← {word}" if is_right else f"{count}"
+        part = Part(text="", kind=kind, size=count, tooltip=tooltip)
+        rows.append(BarRow(name=shortened(answer, _LEFT - 28, _FONT), parts=[part], end=end, is_chosen=is_right))
+    return rows_scene(rows, _VOTES, title=title, summary="; ".join(f"{answer}: {count}" for answer, count in counts))

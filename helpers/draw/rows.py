@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.draw.axis import bytes_axis, limit_line
+from helpers.draw.axis import bytes_tick, column_lines, limit_line, ticks
 from helpers.draw.palette import PAINTS, kind_style
 from helpers.draw.scene import (
     WIDTH,
@@ -56,7 +56,8 @@ class BarRow:
     measured sum of the parts. `interval` is drawn as a line with a stroke at each end. `over` says below the text `end`
     by how much the parts exceed the picture's limit; what lies beyond the limit is then framed. Where one of several
     rows is the chosen one, `is_chosen` tells whether it is this row: only its texts are bold. None means that no row is
-    chosen; then the text `end` of every row is bold.
+    chosen; then the text `end` of every row is bold. `frame` is the tooltip of a frame around the row, and `broken` the
+    one of two strokes that say that the bar goes on, not to scale; "" is for neither.
     """
 
     name: str
@@ -68,6 +69,8 @@ class BarRow:
     interval: tuple[float, float] | None = None
     over: str = ""
     is_chosen: bool | None = None
+    frame: str = ""
+    broken: str = ""
 
     @property
     def total(self) -> float:
@@ -143,24 +146,36 @@ class BarStyle:
         for number, row in enumerate(rows):
             y = top + number * self.pitch
             middle, is_chosen = y + self.height / 2, row.is_chosen is True  # False also where no row is chosen (None)
+            if row.frame:
+                box = {"x": 8, "y": y - 4, "width": WIDTH - 16, "height": self.height + 8, "radius": 4}
+                yield Rect(**box, stroke="ink", stroke_width=2, tooltip=row.frame)
             yield Label(x=left - 12, y=middle, text=row.name, size=self.font, anchor="end", bold=is_chosen)
             if self.has_background:
                 yield Rect(x=left, y=y, width=longest * scale, height=self.height, fill="panel")
             line = limit if row.limit is None else row.limit
             line_x = None if line is None else left + line * scale
             yield from self.parts(row.parts, left + row.start * scale, y, scale, line_x)
-            if row.limit is not None:
-                ends = {"x1": line_x, "y1": y - 4, "x2": line_x, "y2": y + self.height + 4}
-                yield Line(**ends, colour="ink", width=2, dashed=True)
-            if row.over:
-                box = {"x": line_x, "y": y - 2, "width": (row.total - line) * scale, "height": self.height + 4}
-                yield Rect(**box, radius=2, tooltip=f"{row.name}: {row.over}", **EXCESS)
-            if row.counted is not None:
-                yield dot(left + row.counted * scale, middle, 12, fill="ink")
-            if row.interval:
-                yield from _interval(*(left + end * scale for end in row.interval), middle)
+            yield from self._marks(row, left, y, scale, line_x)
             reached = longest if self.has_background else max(row.length, row.counted or 0)
-            yield from self._end(row, left + reached * scale, middle, line_x)
+            yield from self._end(row, left + reached * scale + (12 if row.broken else 0), middle, line_x)
+
+    def _marks(self, row: BarRow, left: float, y: float, scale: float, line: float | None) -> Iterator[SceneItem]:
+        """What stands on a bar: its own limit, the frame of what is over, strokes, a dot, an interval."""
+        middle, bar_end = y + self.height / 2, left + row.total * scale
+        if row.limit is not None:
+            yield Line(x1=line, y1=y - 4, x2=line, y2=y + self.height + 4, colour="ink", width=2, dashed=True)
+        if row.over:
+            box = {"x": line, "y": y - 2, "width": bar_end - line, "height": self.height + 4, "radius": 2}
+            yield Rect(**box, tooltip=f"{row.name}: {row.over}", **EXCESS)
+        for x in (bar_end + 2, bar_end + 7) if row.broken else ():
+            yield Line(x1=x - 2, y1=y + self.height, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=row.broken)
+        if row.counted is not None:
+            yield dot(left + row.counted * scale, middle, 12, fill="ink")
+        if row.interval:
+            start, end = (left + value * scale for value in row.interval)
+            yield Line(x1=start, y1=middle, x2=end, y2=middle, colour="ink", width=2)
+            for x in (start, end):
+                yield Line(x1=x, y1=middle - 5, x2=x, y2=middle + 5, colour="ink", width=2)
 
     def _end(self, row: BarRow, bar_end: float, middle: float, line: float | None) -> Iterator[Label]:
         """The text at the end of the row, moved beyond a line that would cross it."""
@@ -171,13 +186,6 @@ class BarStyle:
         yield Label(x=x, y=y, text=row.end, size=self.font, bold=is_bold)
         if row.over:
             yield Label(x=x, y=middle + 8, text=row.over, size=11)
-
-
-def _interval(start: float, end: float, y: float) -> Iterator[Line]:
-    """A line from `start` to `end`, in pixels, with a stroke at each end."""
-    yield Line(x1=start, y1=y, x2=end, y2=y, colour="ink", width=2)
-    for x in (start, end):
-        yield Line(x1=x, y1=y - 5, x2=x, y2=y + 5, colour="ink", width=2)
 
 
 def memory_parts(
@@ -205,26 +213,39 @@ def rows_scene(
     legend: Legend = (),
     limit: tuple[float, str] | None = None,
     has_bytes_axis: bool = False,
+    columns: Iterable[tuple[float, str]] = (),
+    axis_title: str = "",
+    ends_title: str = "",
 ) -> Scene:
     """Rows of parts on one scale, as a Scene.
 
     limit: how much every row can hold, in the parts' unit, and the text above the line there. has_bytes_axis: the unit
-    is bytes, and an axis stands below the rows. Raises ValueError where no row has a length above 0.
+    is bytes, and an axis stands below the rows. columns: another axis, as values that have a grid line and their texts,
+    with axis_title below. ends_title: what stands below the end texts. Raises ValueError without a row.
     """
-    longest = max([row.length for row in rows] + [limit[0] if limit else 0], default=0)
-    if not longest > 0:
-        raise ValueError(f"{title!r} has nothing to draw: give at least one row with a part of a size above 0")
+    if not rows:
+        raise ValueError(f"the picture {title!r} got no row to draw; give at least one")
+    longest = (
+        max([row.length for row in rows] + [limit[0] if limit else 0]) or 1.0
+    )  # where nothing has a size, any scale
     items, top = heading(title, legend)
     top += style.above + (18 if limit else 0)
     left = 28 + max(text_width(row.name, style.font, bold=row.is_chosen is True) for row in rows)
     right = style.right or 24 + max(text_width(row.end, style.font, bold=True) for row in rows)
     scale, bottom = (WIDTH - left - right) / longest, top + len(rows) * style.pitch
     if has_bytes_axis:
-        items += bytes_axis(longest, left, scale, top - 6, bottom - 2)
+        columns = [(num_bytes, bytes_tick(num_bytes)) for num_bytes in ticks(longest, 5)]
+    columns = [(left + value * scale, text) for value, text in columns]
+    items += column_lines(columns, top - 6, bottom - 2)
     items += style.rows(rows, left, top, scale, limit[0] if limit else None)
     if limit:
         items += limit_line(limit[1], left + limit[0] * scale, top - 6, bottom - 2)
-    return Scene(height=bottom + (22 if has_bytes_axis else 0), title=title, summary=summary, items=items)
+    if ends_title:
+        items.append(Label(x=WIDTH - 14, y=bottom + 8, text=ends_title, size=11, anchor="end", colour="muted"))
+    if axis_title:
+        items.append(centred_label((left + WIDTH - right) / 2, bottom + 26, axis_title, colour="muted"))
+    height = bottom + (22 if columns else 0) + (18 if axis_title else 0)
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def parts_scene(
@@ -238,7 +259,7 @@ def parts_scene(
     """A row of parts for each name, all on one scale; `ends` maps a name to the text at the end of its row.
 
     `legend` maps kinds to their words. `limits` maps a name to how much the device of this row can hold, which is drawn
-    as a dashed line. Raises ValueError where no part has a size above 0.
+    as a dashed line. Raises ValueError without a row.
     """
     limits = limits or {}
     bars = [BarRow(name=name, parts=parts, end=ends[name], limit=limits.get(name)) for name, parts in rows.items()]

@@ -39,9 +39,9 @@ _PREDICTED = BarStyle(height=18, pitch=28, end_gap=14, above=0, **_BARS)
 def waterfall_scene(parts: Mapping[str, float], *, title: str, kinds: Mapping[str, str] = PART_KINDS) -> Scene:
     """A bar for each part. `parts` maps names to seconds, and `kinds` maps them to kinds of the palette.
 
-    Raises ValueError if no part is above 0.
+    Raises ValueError without a part.
     """
-    total = sum(parts.values()) or 1.0  # without a part above 0, rows_scene has nothing to draw and says so
+    total = sum(parts.values()) or 1.0  # where no part takes time, each share is 0
     rows, start = [], 0.0  # start: where the next bar begins, in seconds
     for name, seconds in parts.items():
         text = f"{format_seconds(seconds)} · {seconds / total:.0%}"

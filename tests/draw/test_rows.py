@@ -18,12 +18,12 @@ def test_parts_stand_to_scale_side_by_side():
     assert short.x == first.x and second.x == pytest.approx(first.x + first.width + 1)
 
 
-def test_a_text_stands_on_the_longer_side_of_the_limit_and_a_row_without_size_is_refused():
+def test_a_text_stands_on_the_longer_side_of_the_limit_and_no_row_is_refused():
     rows, ends = {"a": [Part(text="9 GB", kind="forward", size=9)]}, {"a": "9 GB"}
     scene = parts_scene(rows, title="t", ends=ends, limits={"a": 5})
     (line,) = (item for item in scene.items if isinstance(item, Line))
     on_bar = next(label for label in scene.labels() if label.anchor == "middle")
     (bar,) = rects_with_tooltip(scene)
     assert on_bar.x == pytest.approx((bar.x + line.x1) / 2) and "9 GB" in texts(SCENES["a limit"])
-    with pytest.raises(ValueError, match="'empty' has nothing to draw"):
-        parts_scene({"a": []}, title="empty", ends=ends)
+    with pytest.raises(ValueError, match="'empty' got no row to draw"):
+        parts_scene({}, title="empty", ends={})

@@ -225,5 +225,5 @@ def test_a_box_that_cannot_be_written_gets_a_sentence_once_and_nothing_is_lost(t
 
 
 def test_a_votes_scene_needs_an_answer():
-    with pytest.raises(ValueError, match="at least one answer"):
-        votes_scene([("7 B", 0)], title="t")
+    with pytest.raises(ValueError, match="got no row to draw"):
+        votes_scene([], title="t")

@@ -19,6 +19,7 @@ from typing import Any
 from helpers.draw.axis import column_lines
 from helpers.draw.palette import kind_style
 from helpers.draw.plot import Axis, Mark, curves_scene
+from helpers.draw.rows import BarRow, BarStyle, Part, rows_scene
 from helpers.draw.scene import (
     MARGIN,
     WIDTH,
@@ -39,7 +40,7 @@ words = book("pictures")  # what a reader sees, by name, in the learner's langua
 healing_words = book("healing")  # what a reader sees, by name, in the learner's language: learner/words/healing.yaml
 _RIGHT = 20.0  # pixels right of the rows
 _BEATS_PITCH = 40.0  # pixels from rank to rank
-_BAR, _PITCH = 26.0, 50.0  # pixels of generations: a bar's height, and from bar to bar
+_GENERATIONS = BarStyle(height=26, pitch=44)
 _PLOT_HEIGHT = 130.0  # pixels of each plot of loss_differences_scene
 _FIRST_TIME = kind_style("forward")  # steps done for the first time, or heartbeats with a new step
 _AGAIN = kind_style("backward")
@@ -173,45 +174,19 @@ def generations_scene(rows: Sequence[tuple[str, int, int, str]], *, steps: int, 
     `rows` lists (name with its ranks, first step, last step, why it ended). `every` is the number of steps between two
     checkpoints, which are dashed lines. Raises ValueError without a generation.
     """
-    if not rows:
-        raise ValueError("generations_scene got no generation; give at least one")
-    legend = [(words("generations.new"), _FIRST_TIME), (words("generations.again"), _AGAIN)]
-    items, top = heading(title, legend)
-    left = 26 + max(text_width(name, 12) for name, *_ in rows)
-    step, bottom = (WIDTH - left - _RIGHT) / steps, top + 14 + len(rows) * _PITCH
-    for number in range(0, steps + 1, every):
-        x = left + number * step
-        items.append(Line(x1=x, y1=top + 6, x2=x, y2=bottom + 4, colour="muted", dashed=0 < number < steps))
-        items.append(centred_label(x, bottom + 14, f"{number}", colour="muted"))
-    reached = 0  # the last step that an earlier generation did
-    for row, (name, first, last, ending) in enumerate(rows):
-        y = top + 14 + row * _PITCH
-        items.append(Label(x=MARGIN, y=y + _BAR / 2, text=name))
-        items += _generation(first, last, reached, left, y, step)
-        items += _ending(ending, left + (first - 1) * step, left + last * step, y)
+    bars, reached = [], 0  # reached: the last step that an earlier generation did
+    for name, first, last, ending in rows:
+        again, new = min(last, reached) - first + 1, last - max(first - 1, reached)
+        parts = [Part(text="", kind=kind, size=n) for kind, n in (("backward", again), ("forward", new)) if n > 0]
+        bars.append(BarRow(name=name, parts=parts, end=ending, start=first - 1))
         reached = max(reached, last)
-    axis_text = words("generations.axis", every=every)
-    items.append(centred_label((left + WIDTH - _RIGHT) / 2, bottom + 32, axis_text, colour="muted"))
+    legend = [(words("generations.new"), _FIRST_TIME), (words("generations.again"), _AGAIN)]
     summary = " ".join(
         words("generations.row", name=name, first=first, last=last, why=ending) for name, first, last, ending in rows
     )
-    return Scene(height=bottom + 46, title=title, summary=summary, items=items)
-
-
-def _generation(first: int, last: int, reached: int, left: float, y: float, step: float) -> Iterator[Rect]:
-    """The steps done again, up to the step that earlier generations had reached, and the new ones after it."""
-    again, new = (first, min(last, reached)), (max(first, reached + 1), last)
-    for (start, end), style in ((again, _AGAIN), (new, _FIRST_TIME)):
-        if end >= start:
-            yield Rect(x=left + (start - 1) * step, y=y, width=(end - start + 1) * step - 1, height=_BAR, **style)
-
-
-def _ending(text: str, bar_left: float, bar_right: float, y: float) -> Iterator[Rect | Label]:
-    """Why a generation ended, right of its bar or, where there is no room, left of it."""
-    pixels = text_width(text, 12, bold=True)
-    x = bar_right + 8 if bar_right + 8 + pixels <= WIDTH else bar_left - 8 - pixels
-    yield Rect(x=x - 3, y=y + 4, width=pixels + 6, height=_BAR - 8, fill="surface")
-    yield Label(x=x, y=y + _BAR / 2, text=text, bold=True)
+    columns = [(number, f"{number}") for number in range(0, steps + 1, every)]
+    head = {"title": title, "legend": legend, "summary": summary}
+    return rows_scene(bars, _GENERATIONS, **head, columns=columns, axis_title=words("generations.axis", every=every))
 
 
 # -- healing ---------------------------------------------------------------------------------------------------------

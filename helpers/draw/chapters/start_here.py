@@ -9,7 +9,7 @@ numbers in the code are such pixels. A kind of the palette, such as "forward", s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from helpers.draw.palette import rank_paint
 from helpers.draw.scene import (
@@ -59,14 +59,13 @@ def killed_rank_scene(killed: int, step: int, message: Sequence[str], num_ranks:
 
     step: the one in which rank `killed` is killed, counted from 1; the other ranks wait for it there.
     """
-    title, pitch = words("killed.title", n=num_ranks), (_WIDTH - 270) / max(1, step - 1)
-    items: list[SceneItem] = [title_label(title)]
-    for number in range(step):
-        x = 110 + number * pitch
-        items.append(centred_label(x, 46, words("killed.step", n=number + 1), colour="muted"))
-        items.append(Line(x1=x, y1=58, x2=x, y2=64 + num_ranks * _ROW, dashed=True))
+    title = words("killed.title", n=num_ranks)
+    steps = [words("killed.step", n=number + 1) for number in range(step)]
+    columns, pitch = _step_columns(steps, num_ranks, 270)
+    items: list[SceneItem] = [title_label(title), *columns]
     for rank in range(num_ranks):
-        items += _steps_of(rank, 84 + rank * _ROW, step, pitch, is_killed=rank == killed)
+        ending = "killed" if rank == killed else "waits"
+        items += _progress(rank, 84 + rank * _ROW, step - 1, pitch, ending, wait_width=110)
     top, height = 84 + num_ranks * _ROW, 20.0 * len(message) + 14
     items.append(Rect(x=MARGIN, y=top - 8, width=_WIDTH - 2 * MARGIN, height=height, radius=5, fill="panel"))
     for number, line in enumerate(message):
@@ -75,20 +74,41 @@ def killed_rank_scene(killed: int, step: int, message: Sequence[str], num_ranks:
     return Scene(width=_WIDTH, height=top + height, title=title, summary=summary, items=items)
 
 
-def _steps_of(rank: int, y: float, step: int, pitch: float, *, is_killed: bool) -> Iterator[SceneItem]:
-    """The steps that a rank has begun; at the last of them it is killed, or it waits for the one that was."""
-    kind, last = rank_paint(rank), 110 + (step - 1) * pitch
-    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=is_killed)
-    yield Line(x1=80, y1=y, x2=last - (14 if is_killed else 9), y2=y, colour=kind, width=3)
-    for number in range(step - is_killed):
-        yield _mark(110 + number * pitch, y, fill=kind)
+def _step_columns(names: Sequence[str], num_ranks: int, right: float) -> tuple[list[SceneItem], float]:
+    """A dashed line for each step with its name above, and the pixels from step to step; `right` stay free."""
+    pitch = (_WIDTH - right) / max(1, len(names) - 1)
+    items: list[SceneItem] = []
+    for number, name in enumerate(names):
+        x = 110 + number * pitch
+        items.append(centred_label(x, 46, name, colour="muted"))
+        items.append(Line(x1=x, y1=58, x2=x, y2=64 + num_ranks * _ROW, dashed=True))
+    return items, pitch
+
+
+def _progress(
+    rank: int, y: float, reached: int, pitch: float, ending: str, *, wait_width: float, skipped: Collection[int] = ()
+) -> Iterator[SceneItem]:
+    """The steps that a rank has begun, and what it does at the last of them: `ending` is waits, goes_on or killed.
+
+    `pitch` are the pixels from step to step, and `skipped` the steps that the rank passed without doing them.
+    """
+    kind, x, is_killed = rank_paint(rank), 110 + reached * pitch, ending == "killed"
+    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=ending != "waits")
+    has_skipped = any(step in skipped for step in range(reached))
+    yield Line(x1=80, y1=y, x2=x - (14 if is_killed else 9), y2=y, colour=kind, width=3, dashed=has_skipped)
+    for step in range(reached if is_killed else reached + 1):
+        empty = {"fill": "surface", "stroke": kind, "stroke_width": 2.0}
+        yield _mark(110 + step * pitch, y, **(empty if step in skipped else {"fill": kind}))
     if is_killed:
         for half in (-7, 7):
-            yield Line(x1=last - 7, y1=y - half, x2=last + 7, y2=y + half, colour="ink", width=3)
-        yield Label(x=last + 16, y=y, text=words("killed.here"), size=13, bold=True)
-        return
-    yield Rect(x=last + 14, y=y - 9, width=110, height=18, radius=3, **_WAITING)
-    yield from labelled_box(last + 41, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
+            yield Line(x1=x - 7, y1=y - half, x2=x + 7, y2=y + half, colour="ink", width=3)
+        yield Label(x=x + 16, y=y, text=words("killed.here"), size=13, bold=True)
+    elif ending == "goes_on":
+        yield Label(x=x + 14, y=y, text=words("standing.goes_on"), size=13, bold=True)
+    else:  # a hatched bar, with "waits" in its middle
+        yield Rect(x=x + 14, y=y - 9, width=wait_width, height=18, radius=3, **_WAITING)
+        box = {"x": x + 14 + wait_width / 2 - 28, "y": y - 9, "width": 56, "height": 18}
+        yield from labelled_box(**box, text=words("standing.waits"), radius=3, fill="surface")
 
 
 # -- what a rank is --------------------------------------------------------------------------------------------------
@@ -149,39 +169,16 @@ def hang_scene(steps: Sequence[str], reached: Sequence[int], skips: Sequence[tup
     """
     if not all(0 <= step < len(steps) for step in reached):
         raise ValueError(f"the places are {list(reached)}, but the steps are numbered 0 to {len(steps) - 1}")
-    title, pitch = words("standing.title"), (_WIDTH - 230) / max(1, len(steps) - 1)
-    items: list[SceneItem] = [title_label(title)]
-    for number, text in enumerate(steps):
-        x = 110 + number * pitch
-        items.append(centred_label(x, 46, text, colour="muted"))
-        items.append(Line(x1=x, y1=58, x2=x, y2=64 + len(reached) * _ROW, dashed=True))
+    title = words("standing.title")
+    columns, pitch = _step_columns(steps, len(reached), 230)
+    items: list[SceneItem] = [title_label(title), *columns]
     for rank, step in enumerate(reached):
+        ending = "goes_on" if step == len(steps) - 1 else "waits"
         skipped = {skipped_step for skipping_rank, skipped_step in skips if skipping_rank == rank}
-        items += _progress(rank, 84 + rank * _ROW, step, pitch, len(steps), skipped)
+        # A rank waits up to the next step.
+        items += _progress(rank, 84 + rank * _ROW, step, pitch, ending, wait_width=pitch - 40, skipped=skipped)
     summary = "; ".join(words("standing.here", rank=rank, step=steps[step]) for rank, step in enumerate(reached))
     return Scene(width=_WIDTH, height=76 + len(reached) * _ROW, title=title, summary=f"{summary}.", items=items)
-
-
-def _progress(
-    rank: int, y: float, reached: int, pitch: float, num_steps: int, skipped: set[int]
-) -> Iterator[SceneItem]:
-    """The steps that a rank has passed, and whether it waits at the last of them or goes on.
-
-    `pitch` are the pixels from step to step, and `skipped` the steps that the rank passed without doing them.
-    """
-    kind, x, goes_on = rank_paint(rank), 110 + reached * pitch, reached == num_steps - 1
-    has_skipped = any(step in skipped for step in range(reached))
-    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=goes_on)
-    yield Line(x1=80, y1=y, x2=x - 9, y2=y, colour=kind, width=3, dashed=has_skipped)
-    for step in range(reached + 1):
-        empty = {"fill": "surface", "stroke": kind, "stroke_width": 2.0}
-        yield _mark(110 + step * pitch, y, **(empty if step in skipped else {"fill": kind}))
-    if goes_on:
-        yield Label(x=x + 14, y=y, text=words("standing.goes_on"), size=13, bold=True)
-        return
-    left, width = x + 14, pitch - 40  # a hatched bar up to the next step, with "waits" in its middle
-    yield Rect(x=left, y=y - 9, width=width, height=18, radius=3, **_WAITING)
-    yield from labelled_box(left + width / 2 - 28, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
 
 
 def late_stack_scene() -> Scene:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.draw.palette import kind_style, kind_word, rank_paint
-from helpers.draw.rows import BarRow, BarStyle, Part
+from helpers.draw.rows import BarRow, BarStyle, Part, rows_scene
 from helpers.draw.scene import (
     MARGIN,
     SMALLEST,
@@ -34,6 +34,7 @@ from helpers.draw.scene import (
     heading,
     kinds_legend,
     labelled_box,
+    stacked_scene,
     text_width,
 )
 from helpers.learner.words import book
@@ -51,8 +52,6 @@ _OPERATOR_WIDTHS = {"": 22.0, "·": 13.0, "=": 18.0, "→": 22.0}  # pixels; "" 
 _EVERY_RANK = {"fill": "panel", "stroke": "rule"}
 _PARTIAL_SUM = {"stroke": "communication", "stroke_width": 2.0}
 
-# Bars of a layer at real size: pixels of the title above, left and right of the bars, and how they look.
-_BARS_TITLE, _BARS_LEFT, _BARS_RIGHT = 32.0, 130.0, 90.0
 _BARS = BarStyle(height=20, pitch=28, gap=1.5)
 Bars = Mapping[str, Mapping[str, tuple[str, float]]]  # name -> part -> (kind of the palette, seconds)
 
@@ -232,21 +231,11 @@ def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: 
     rows |= {f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)}
     head, top = heading(title, equations_legend(rows))  # title and legend, and the y where they end
     items, bottom = equations_items(rows, top + 6)
-    below, height = _bars(bars, bars_title, bottom + 6)
-    sentences = [words("row", name=name, says=equations_words(row)) for name, row in rows.items()]
-    totals = [f"{name} {_total_text(parts)}" for name, parts in bars.items()]
-    summary = words("summary", rows=sentences, title=bars_title, totals=totals)
-    return Scene(height=height, title=title, summary=summary, items=(*head, *items, *below))
-
-
-def _bars(bars: Bars, title: str, top: float) -> tuple[list[SceneItem], float]:
-    """The items, and the y at which they end."""
-    items: list[SceneItem] = [Line(x1=MARGIN, y1=top - 2, x2=WIDTH - MARGIN, y2=top - 2)]
-    items.append(Label(x=MARGIN, y=top + 16, text=title, bold=True))
-    rows = [_bar(name, parts) for name, parts in bars.items()]
-    scale = (WIDTH - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *(row.length for row in rows))  # never by 0
-    items += _BARS.rows(rows, _BARS_LEFT, top + _BARS_TITLE, scale)
-    return items, top + _BARS_TITLE + len(bars) * _BARS.pitch + 2
+    summary = " ".join(words("row", name=name, says=equations_words(row)) for name, row in rows.items())
+    equations = Scene(height=bottom - _GAP, title=title, summary=summary, items=(*head, *items))
+    totals = ", ".join(f"{name} {_total_text(parts)}" for name, parts in bars.items())
+    real = rows_scene([_bar(name, parts) for name, parts in bars.items()], _BARS, title=bars_title, summary=totals)
+    return stacked_scene(equations, real, title=title)
 
 
 def _bar(name: str, parts: Mapping[str, tuple[str, float]]) -> BarRow:

@@ -32,6 +32,7 @@ from helpers.draw.scene import (
     centred_label,
     heading,
     kinds_legend,
+    stacked_scene,
     text_width,
     title_label,
 )
@@ -263,10 +264,13 @@ def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_tit
         items += _rank(step, rank, top + rank * _PITCH)
     if step.message:
         items += _message_arrows(step, len(step.copies), top)
-    below, height = _stages(bars, bars_title, top + len(step.copies) * _PITCH - 8)
-    totals = [f"{bar.name} {format_bytes(bar.memory.total)}" for bar in bars]
-    summary = zero_words("summary", held=[_rank_text(step, rank) for rank in ranks], title=bars_title, real=totals)
-    return Scene(height=height, title=title, summary=summary, items=(*items, *below))
+    height = top + len(step.copies) * _PITCH - 16
+    summary = " ".join(_rank_text(step, rank) for rank in ranks)
+    numbers = Scene(height=height, title=title, summary=summary, items=items)
+    totals = "; ".join(f"{bar.name} {format_bytes(bar.memory.total)}" for bar in bars)
+    legend = kinds_legend(list(KINDS))
+    real = rows_scene([_stage(bar) for bar in bars], _STAGES, title=bars_title, legend=legend, summary=totals)
+    return stacked_scene(numbers, real, title=title)
 
 
 def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
@@ -363,19 +367,6 @@ def _message_arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line
         yield Line(x1=x - 36, y1=upper, x2=x - 36, y2=lower, **style)
         yield Line(x1=x - 46, y1=lower, x2=x - 46, y2=upper, **style)
         yield Label(x=x - 28, y=(upper + lower) / 2, text=op_name, size=11, bold=True)
-
-
-def _stages(bars: Sequence[StageBar], title: str, top: float) -> tuple[list[SceneItem], float]:
-    """The bars of the model of real size, and the y at which they end."""
-    head, bottom = heading(title, kinds_legend(list(KINDS)))  # title and legend, and the y where they end
-    items: list[SceneItem] = [Line(x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top)]
-    items += [replace(item, y=item.y + top) for item in head]
-    rows = [_stage(bar) for bar in bars]
-    texts_width = max(text_width(row.end, 12, bold=True) for row in rows) + 30
-    scale = (WIDTH - _CELLS_LEFT - texts_width) / max(row.length for row in rows)
-    first_y = top + bottom + 8
-    items += _STAGES.rows(rows, _CELLS_LEFT, first_y, scale)
-    return items, first_y + len(bars) * _STAGES.pitch + 4
 
 
 def _stage(bar: StageBar) -> BarRow:

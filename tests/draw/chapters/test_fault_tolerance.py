@@ -43,7 +43,7 @@ def test_steps_that_an_earlier_generation_had_done_are_striped():
     assert [(round(long / unit), bool(texture)) for long, texture in bars] == [
         (22, False), (2, True), (17, False), (9, True), (1, False),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="no generation"):
+    with pytest.raises(ValueError, match="got no row to draw"):
         generations_scene([], steps=40, every=10, title="generations")
 
 
