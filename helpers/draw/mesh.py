@@ -140,7 +140,8 @@ def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, titl
     # chosen rank the key is None, which no rank equals.
     lit_axis = {member: name for name, group in groups.items() for member in group} | {rank: "chosen"}
     for member in range(layout.world_size):
-        items += _rank_box(member, _coordinates(mesh, axes, member), layout, lit_axis.get(member, ""))
+        coordinates = _coordinates(mesh, axes, member) if layout.has_coordinates else {}
+        items += card(layout.box_of(member), member, coordinates, lit_axis.get(member, ""))
     items += _legend(rank, groups, layout)
     height, summary = layout.bottom + 4 + len(groups) * _LINE, _mesh_summary(axes, rank, groups, layout)
     return Scene(height=height, title=title, summary=summary, items=items)
@@ -200,20 +201,6 @@ def _rank_style(axis: str) -> dict[str, Any]:
     return CHOSEN if axis == "chosen" else axis_style(axis)
 
 
-def _rank_box(rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: str) -> Iterator[Rect | Label]:
-    """A rank as a box with its number and, where there is room, its coordinates. axis: as in `_rank_style`."""
-    style = _rank_style(axis)
-    pairs = ", ".join(f"{name} {number}" for name, number in coordinates.items())
-    box = layout.box_of(rank, tooltip=f"rank {rank}: {pairs}", **style)
-    yield box
-    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if axis else ""  # on: the fill below texts
-    if layout.has_coordinates:
-        yield centred_label(x, y - 8, f"rank {rank}", on=on)
-        yield centred_label(x, y + 8, _coordinates_text(coordinates), 10, on=on)
-    else:
-        yield centred_label(x, y, str(rank), 11, on=on)
-
-
 def _nodes_text(group: list[int], layout: NodeLayout) -> str:
     """Whether a group stays inside one node, or over how many nodes it extends."""
     nodes = sorted({member // layout.gpus_per_node for member in group})
@@ -242,12 +229,12 @@ def _mesh_summary(axes: dict[str, int], rank: int | None, groups: dict, layout: 
 
 # -- cards -----------------------------------------------------------------------------------------------------------
 def card(
-    box: Rect, rank: int, coordinates: Mapping[str, int], axis: str = "", *, size: float = 0.0
+    box: Rect, rank: int, coordinates: Mapping[str, int], axis: str = "", *, size: float = 0.0, has_lines: bool = True
 ) -> Iterator[Rect | Label]:
     """A rank as a card with its coordinates: a line for each axis where `box` is tall enough, else all in one line.
 
     `axis` is the one whose group it shares with the chosen rank, "chosen" for that rank itself, and "" for all others.
-    `size` is that of the letters; 0 makes them as large as there is room for.
+    `size` is that of the letters; 0 makes them as large as there is room for. has_lines=False shows the rank alone.
     """
     is_tall, is_low = box.height >= _TALL, box.height < _LOW
     size = size or (11 if is_tall else _SMALL)
@@ -260,7 +247,7 @@ def card(
         yield replace(box, y=box.y + box.height - strip, height=strip, texture=style["texture"], tooltip="")
     x, on = box.x + box.width / 2, style["fill"] if axis else ""  # on: the fill on which the texts must be legible
     if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):  # one line then
-        line = _one_line(coordinates, box.width - 2, size)
+        line = _one_line(coordinates, box.width - 2, size) if has_lines else ""
         lines = {"": line} if line else {}  # "": this line belongs to no single axis, so it is never bold
     # The y of the name. Name and lines together lie in the middle of what the strip leaves of the card.
     top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
