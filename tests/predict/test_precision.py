@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.observe.magnitudes import magnitudes
-from helpers.predict.precision import SCALES, best_scale, recorded, recorded_magnitudes, surviving
+from helpers.predict.precision import NUMBER_FORMATS, SCALES, best_scale, recorded, recorded_magnitudes, surviving
 from helpers.records import Magnitudes
 
 TORCH = {
@@ -90,3 +90,50 @@ def test_the_recorded_gpt_is_the_one_of_the_course():
 def test_bad_input_gets_a_sentence(build, sentence):
     with pytest.raises(ValueError, match=sentence):
         build()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), *TORCH.items()])
+def test_numbers_equal_those_of_torch(name, dtype):
+    ours, theirs = NUMBER_FORMATS[name], torch.finfo(dtype)
+    assert (ours.num_bits, ours.largest, ours.epsilon) == (theirs.bits, theirs.max, theirs.eps)
+    assert ours.smallest_normal == theirs.smallest_normal
+    if dtype is not torch.float32:  # finfo gives no exact smallest subnormal, so read it off the bits
+        bits = torch.uint8 if theirs.bits == 8 else torch.int16
+        assert torch.tensor([1], dtype=bits).view(dtype).double().item() == ours.smallest_subnormal
+
+
+def test_the_numbers_that_everyone_knows():
+    assert NUMBER_FORMATS["fp16"].largest == 65504 and NUMBER_FORMATS["fp16"].smallest_subnormal == 2**-24
+    assert NUMBER_FORMATS["fp8 E4M3"].largest == 448 and NUMBER_FORMATS["fp8 E5M2"].largest == 57344
+    assert NUMBER_FORMATS["fp32"].smallest_subnormal == 2**-149
+    tf32 = NUMBER_FORMATS["tf32"]
+    assert (tf32.num_bits, tf32.mantissa_bits, tf32.smallest_normal) == (19, 10, NUMBER_FORMATS["fp32"].smallest_normal)
+
+
+def torch_fate(value, name, dtype):
+    rounded = torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
+    if rounded == NUMBER_FORMATS[name].largest < value:
+        return "largest"
+    if math.isinf(rounded):
+        return "∞"
+    if rounded == 0:
+        return "0"
+    return "normal" if value >= NUMBER_FORMATS[name].smallest_normal else "subnormal"
+
+
+@pytest.mark.parametrize(("name", "dtype"), TORCH.items())
+def test_fates_are_those_of_torchs_own_rounding(name, dtype):
+    one = NUMBER_FORMATS[name]
+    step = 2.0 ** math.floor(math.log2(one.largest)) * one.epsilon
+    near = [
+        one.smallest_subnormal / 2,
+        one.smallest_subnormal,
+        one.smallest_normal,
+        one.largest,
+        one.largest + step / 2,
+    ]
+    for value in (scale * value for value in near for scale in (0.95, 1.0, 1.05, 2.0)):
+        if value < 3e38:  # beyond it the value is infinite in torch's own intermediate float32
+            assert one.rounded_class(value) == one.rounded_class(-value) == torch_fate(value, name, dtype), value
+    with pytest.raises(ValueError, match="the value is NaN"):
+        one.rounded_class(math.nan)
