@@ -48,7 +48,7 @@ from helpers.draw.mesh import mesh_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.plot import Axis, curves_scene
-from helpers.draw.png import to_figure, to_png
+from helpers.draw.png import to_png
 from helpers.draw.rows import Part, parts_scene
 from helpers.draw.scene import Label, Line, Rect, Scene
 from helpers.draw.shards import Matrix, shards_scene
@@ -68,6 +68,6 @@ __all__ = [
     "memory_scene", "mesh_plan_scene", "mesh_scene", "messages_scene", "number_format", "number_formats_scene",
     "pairing_scene", "parts_scene", "payloads_scene", "picture", "pipeline_scene", "processes_scene",
     "replicas_scene", "ring_scene", "shards_scene", "shares_scene", "show", "speedup_scene", "step_scene",
-    "tensor_layer_scene", "timeline_scene", "to_figure", "to_png", "to_svg", "token_weights_scene",
+    "tensor_layer_scene", "timeline_scene", "to_png", "to_svg", "token_weights_scene",
     "topology_scene", "trace_scene", "votes_scene", "week_scene", "zero_messages", "zero_shares",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Provides `curves_scene`, a plot of up to four curves on linear or logarithmic axes, with marks, dots, gaps and bands.
+"""Provides `curves_scene`, a plot of up to four curves on linear or logarithmic axes, with marks, dots and gaps.
 
 Chapters 01, 03, 04 and 06 to 12 and two labs use it. An axis is an Axis with its ticks, or a name alone for an axis
 that begins at 0 and has round ticks.
@@ -36,7 +36,6 @@ Points = Sequence[tuple[float, float]]
 COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one per curve; the curve's name also stands at its end
 _TOP = 52.0  # pixels above the plot
 _LEFT, _HEIGHT, _BELOW = 64.0, 250.0, 46.0  # pixels: left of the plot, its height, and the room below it
-_CURVE_WIDTH, _BAND_WIDTH = 3, 13  # pixels
 _TICK = "{:,.6g}"  # how numbers at the axes are written
 _ABOVE_MARK, _BELOW_MARK = -33, 10  # pixels from a marked point to the top of its words, above or below the point
 
@@ -116,7 +115,6 @@ def curves_scene(
     marks_below: bool = False,
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
-    bands: Collection[str] = (),
     gaps: Sequence[tuple[float, float, str]] = (),
 ) -> Scene:
     """A Scene of curves, each given as a name and its points.
@@ -126,9 +124,8 @@ def curves_scene(
     leaves room. dots: True for a dot on every point, the names of the curves that get dots, or a dict from the name of
     a curve to points of its own, such as measured ones, which get its colour.
     paints: maps the beginning of a curve's name, such as "dp" of "dp 4", to the curve's colour in several pictures.
-    dashed: names of dashed curves. bands: names of curves that another curve covers, drawn wide and without dots, so
-    that both are seen. gaps: (from, to, words) on the x axis, hatched. Raises ValueError for no curve or too many, or
-    for dots of a name that has no curve.
+    dashed: names of dashed curves. gaps: (from, to, words) on the x axis, hatched. Raises ValueError for no curve, for
+    too many, or for dots of a name that has no curve.
     """
     measured = dots if isinstance(dots, Mapping) else {}
     _check(curves, measured)
@@ -140,12 +137,12 @@ def curves_scene(
     items += (item for gap in gaps for item in _gap(*gap, plot))
     colours = _colours(curves, paints or {})
     for name, of_name in curves.items():
-        placed, width = [plot.at(point) for point in of_name], _BAND_WIDTH if name in bands else _CURVE_WIDTH
-        items += polyline(placed, colour=colours[name], width=width, dashed=name in dashed)
+        placed = [plot.at(point) for point in of_name]
+        items += polyline(placed, colour=colours[name], width=3, dashed=name in dashed)
         if name in measured:
             style = {"fill": colours[name], "stroke": "ink"}
             items += (dot(*plot.at(point), 10, **style, tooltip=f"{name}: {point[1]:.3g}") for point in measured[name])
-        elif name not in bands and (dots if isinstance(dots, bool) else name in dots):
+        elif dots if isinstance(dots, bool) else name in dots:
             items += (dot(*point, 10, fill="ink") for point in placed)
     items += _names_at_ends(curves, plot, colours)
     for mark in marks:

@@ -1,4 +1,4 @@
-"""Draws a Scene as PNG bytes (`to_png`) or as a matplotlib figure (`to_figure`), for saved notebooks.
+"""Draws a Scene as PNG bytes (`to_png`), for saved notebooks.
 
 matplotlib draws the shapes and Pillow the letters. matplotlib lays out and paints every letter anew, which took two
 thirds of the time of a picture of 130 words, while a widget's first display waits for its PNG; Pillow writes the
@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.draw.palette import GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, Theme, blend
+from helpers.draw.palette import GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, blend
 from helpers.draw.scene import WIDE, Label, Line, Rect, Scene
 from helpers.draw.svg import arrow_head, is_thin, outline
 from helpers.learner.words import language
@@ -30,8 +30,7 @@ DPI = 72  # With 72 dots per inch, one pixel of the Scene is one point of the fi
 # matplotlib's hatch for each texture of the palette, and the opacity of its strokes.
 _HATCHES = {"stripes": "////", "lines": "---", "dots": "...", "hatch": "\\\\\\\\"}
 _HATCH_OPACITY = {"stripes": 0.32, "lines": 0.45, "dots": 0.6, "hatch": 0.9}
-_FIGURE_LETTERS = 0.93  # matplotlib's font DejaVu is wider than a browser's letters, so its size is reduced
-_PNG_LETTERS = 0.93  # the same for the letters that Pillow writes
+_PNG_LETTERS = 0.93  # the font DejaVu is wider than a browser's letters, so its size is reduced
 _PILLOW_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # left, middle or right end of the base line
 _BASE_LINE = 0.35  # of the font size: how far the base line lies below the middle, as in the SVG
 _CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
@@ -43,43 +42,37 @@ _COLOURS = 64  # of a PNG, at most
 _NEAR = 8  # of 255: colours that differ by no more than this in any channel are one for Pillow
 
 
-# -- as a figure -----------------------------------------------------------------------------------------------------
-def to_figure(scene: Scene, theme: Theme = LIGHT) -> Figure:
-    """The Scene as a matplotlib Figure whose axes count pixels from the top left corner, as in the SVG."""
+# -- shapes ----------------------------------------------------------------------------------------------------------
+def _figure(shapes: Scene) -> Figure:
+    """A Scene without labels as a matplotlib Figure whose axes count pixels from the top left corner, as in the SVG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(scene.width / DPI, scene.height / DPI), dpi=DPI, facecolor=theme.surface)
+    figure = Figure(figsize=(shapes.width / DPI, shapes.height / DPI), dpi=DPI, facecolor=LIGHT.surface)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, scene.width)
-    axes.set_ylim(scene.height, 0)
+    axes.set_xlim(0, shapes.width)
+    axes.set_ylim(shapes.height, 0)
     axes.axis("off")
-    numbered = enumerate(scene.items)  # the number says what lies above what, matplotlib's zorder
+    numbered = enumerate(shapes.items)  # the number says what lies above what, matplotlib's zorder
     for is_plain, run in groupby(numbered, lambda pair: _is_plain(pair[1])):
         if is_plain:
-            _add_plain_rects(axes, list(run), theme)
+            _add_plain_rects(axes, list(run))
         else:
             for order, item in run:
-                add = {Rect: _add_rect, Label: _add_label, Line: _add_line}[type(item)]
-                add(axes, item, theme, order)
+                (_add_rect if isinstance(item, Rect) else _add_line)(axes, item, order)
     return figure
 
 
-def _colour(name: str, theme: Theme) -> str:
+def _colour(name: str) -> str:
     """The colour of a kind, or of a role: "surface", "panel", "rule", "ink", "muted"."""
     if name in PAINTS:
         return PAINTS[name].fill
     mixed = {"panel": PANEL_OPACITY, "rule": RULE_OPACITY}
     if name in mixed:
-        return blend(GREY, theme.surface, mixed[name])
-    return {"surface": theme.surface, "ink": theme.ink, "muted": blend(theme.ink, theme.surface, MUTED_OPACITY)}[name]
+        return blend(GREY, LIGHT.surface, mixed[name])
+    return {"surface": LIGHT.surface, "ink": LIGHT.ink, "muted": blend(LIGHT.ink, LIGHT.surface, MUTED_OPACITY)}[name]
 
 
-def _label_colour(label: Label, theme: Theme) -> str:
-    """The colour of a text: ink, or what is legible on the fill below it."""
-    return PAINTS[label.on].text if label.on else _colour(label.colour, theme)
-
-
-def _is_plain(item: Rect | Label | Line) -> bool:
+def _is_plain(item: Rect | Line) -> bool:
     """Whether the item is a filled rectangle and nothing else.
 
     A picture of 20,000 spans has thousands of them, which take seconds when added one by one.
@@ -92,13 +85,13 @@ def _is_plain(item: Rect | Label | Line) -> bool:
     return not is_round and not has_outline
 
 
-def _add_plain_rects(axes: Axes, run: list[tuple[int, Rect]], theme: Theme) -> None:
+def _add_plain_rects(axes: Axes, run: list[tuple[int, Rect]]) -> None:
     """Adds rectangles that follow each other in the drawing order as one collection."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
     items = [item for _, item in run]
-    colours = [to_rgba(outline(item) or _colour(item.fill, theme), item.opacity) for item in items]
+    colours = [to_rgba(outline(item) or _colour(item.fill), item.opacity) for item in items]
     corners = [_corners(item) for item in items]
     axes.add_artist(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=run[0][0]))
 
@@ -119,38 +112,29 @@ def _shape(item: Rect, **style: object):
     return FancyBboxPatch((item.x, item.y), item.width, item.height, boxstyle=box_style, **style)
 
 
-def _add_rect(axes: Axes, item: Rect, theme: Theme, order: int) -> None:
+def _add_rect(axes: Axes, item: Rect, order: int) -> None:
     """Fill, texture and outline are three shapes; their fractions of `order` keep them in this order."""
     edge = outline(item)  # the colour that a pale fill needs around it, or ""
     if item.fill:
-        fill = edge if edge and is_thin(item) else _colour(item.fill, theme)
+        fill = edge if edge and is_thin(item) else _colour(item.fill)
         axes.add_artist(_shape(item, facecolor=fill, linewidth=0, alpha=item.opacity, zorder=order))
     if item.texture:
         over = PAINTS[item.fill].overlay if item.fill in PAINTS else GREY
-        under = _colour(item.fill, theme) if item.fill else theme.surface
+        under = _colour(item.fill) if item.fill else LIGHT.surface
         ink = blend(over, under, _HATCH_OPACITY[item.texture])
         style = {"fill": False, "edgecolor": ink, "hatch": _HATCHES[item.texture], "linewidth": 0}
         axes.add_artist(_shape(item, **style, zorder=order + 0.1))
     if item.stroke:
-        style = {"fill": False, "edgecolor": _colour(item.stroke, theme), "linewidth": item.stroke_width}
+        style = {"fill": False, "edgecolor": _colour(item.stroke), "linewidth": item.stroke_width}
         axes.add_artist(_shape(item, **style, zorder=order + 0.2))
     elif edge and not is_thin(item):
         inner = replace(item, x=item.x + 0.5, y=item.y + 0.5, width=item.width - 1, height=item.height - 1)
         axes.add_artist(_shape(inner, fill=False, edgecolor=edge, linewidth=1.0, zorder=order + 0.2))
 
 
-def _add_label(axes: Axes, item: Label, theme: Theme, order: int) -> None:
-    """Add a text to the axes."""
-    align = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
-    style = {"fontsize": item.size * _FIGURE_LETTERS, "fontweight": "bold" if item.bold else "normal"}
-    style["color"] = _label_colour(item, theme)
-    text = item.text.replace("$", r"\$")  # matplotlib would read what stands between two dollar signs as a formula
-    axes.text(item.x, item.y, text, ha=align, va="center_baseline", zorder=order, **style)
-
-
-def _add_line(axes: Axes, item: Line, theme: Theme, order: int) -> None:
+def _add_line(axes: Axes, item: Line, order: int) -> None:
     """Add a line to the axes, with its arrow head if it has one."""
-    colour = _colour(item.colour, theme)
+    colour = _colour(item.colour)
     style = (0, (4, 3)) if item.dashed else "solid"
     xs, ys = (item.x1, item.x2), (item.y1, item.y2)
     axes.plot(xs, ys, color=colour, linewidth=item.width, linestyle=style, zorder=order, solid_capstyle="butt")
@@ -158,8 +142,8 @@ def _add_line(axes: Axes, item: Line, theme: Theme, order: int) -> None:
         axes.fill(*zip(*arrow_head(item), strict=True), color=colour, linewidth=0, zorder=order)
 
 
-# -- as PNG ----------------------------------------------------------------------------------------------------------
-def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT, colours: int = _COLOURS) -> bytes:
+# -- PNG -------------------------------------------------------------------------------------------------------------
+def to_png(scene: Scene, *, scale: float = _SCALE, colours: int = _COLOURS) -> bytes:
     """The Scene as PNG bytes, with `scale` PNG pixels per pixel of the Scene and at most `colours` colours.
 
     Few colours keep saved notebooks small. Labels are written last, so nothing covers them. The pixels come straight
@@ -167,13 +151,13 @@ def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT, colours
     """
     labels = [item for item in scene.items if isinstance(item, Label)]
     shapes = tuple(item for item in scene.items if not isinstance(item, Label))
-    image, file = _painted(replace(scene, items=shapes), scale, theme), io.BytesIO()
-    _write_labels(image, labels, scale, theme)
-    _with_few_colours(image, shapes, theme, colours).save(file, "PNG", compress_level=6)
+    image, file = _painted(replace(scene, items=shapes), scale), io.BytesIO()
+    _write_labels(image, labels, scale)
+    _with_few_colours(image, shapes, colours).save(file, "PNG", compress_level=6)
     return file.getvalue()
 
 
-def _with_few_colours(image: Image, shapes: Iterable, theme: Theme, colours: int) -> Image:
+def _with_few_colours(image: Image, shapes: Iterable, colours: int) -> Image:
     """The image with at most `colours` colours, among which the background and the kinds drawn stay exact.
 
     A plain reduction would mix rare colours, such as an orange into grey.
@@ -181,7 +165,7 @@ def _with_few_colours(image: Image, shapes: Iterable, theme: Theme, colours: int
     from PIL.Image import Dither, new
 
     fills = {PAINTS[shape.fill].fill for shape in shapes if isinstance(shape, Rect) and shape.fill in PAINTS}
-    exact = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({theme.surface, *fills})]
+    exact = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({LIGHT.surface, *fills})]
     channels = image.quantize(colours - len(exact), dither=Dither.NONE).getpalette()
     reduced = zip(*[iter(channels)] * 3, strict=True)  # one iterator three times: red, green and blue of each colour
     others = [colour for colour in reduced if not any(_is_near(colour, kind) for kind in exact)]
@@ -195,19 +179,19 @@ def _is_near(colour: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return max(abs(a - b) for a, b in zip(colour, other, strict=True)) <= _NEAR
 
 
-def _painted(scene: Scene, scale: float, theme: Theme) -> Image:
-    """The Scene as an image of Pillow, painted by matplotlib."""
+def _painted(shapes: Scene, scale: float) -> Image:
+    """A Scene without labels as an image of Pillow, painted by matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    figure = to_figure(scene, theme)
+    figure = _figure(shapes)
     figure.set_dpi(DPI * scale)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
 
 
-def _write_labels(image: Image, labels: Iterable[Label], scale: float, theme: Theme) -> None:
+def _write_labels(image: Image, labels: Iterable[Label], scale: float) -> None:
     """Write the labels onto the image."""
     from PIL.ImageDraw import Draw
 
@@ -216,8 +200,10 @@ def _write_labels(image: Image, labels: Iterable[Label], scale: float, theme: Th
         position = label.x * scale, (label.y + _BASE_LINE * label.size) * scale
         is_wide = any(letter >= WIDE for letter in label.text)
         font = _font(max(1, round(label.size * _PNG_LETTERS * scale)), label.bold, is_wide)
-        colour, anchor = _label_colour(label, theme), _PILLOW_ANCHORS[label.anchor]
-        draw.text(position, label.text, fill=colour, font=font, anchor=anchor)
+        colour = (
+            PAINTS[label.on].text if label.on else _colour(label.colour)
+        )  # ink, or what is legible on the fill below
+        draw.text(position, label.text, fill=colour, font=font, anchor=_PILLOW_ANCHORS[label.anchor])
 
 
 @cache

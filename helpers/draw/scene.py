@@ -155,7 +155,7 @@ def title_label(title: str) -> Label:
 def dot(x: float, y: float, diameter: float, **style: object) -> Rect:
     """A circle around (x, y).
 
-    Its corner radius is a little less than half the diameter, because `to_figure` draws plain corners from half on.
+    Its corner radius is a little less than half the diameter, because `to_png` draws plain corners from half on.
     """
     left, top = x - diameter / 2, y - diameter / 2
     return Rect(x=left, y=top, width=diameter, height=diameter, radius=diameter / 2 - 0.1, **style)

@@ -1,4 +1,4 @@
-"""Draws who sends to whom: ranks on a ring, in a tree, or as a star around a master, with an arrow for each message.
+"""Draws who sends to whom: ranks on a ring, or as a star around a master, with an arrow for each message.
 
 Chapters 01 and 02 and the labs 01 to 03 use it.
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from helpers.draw.scene import Label, Line, Rect, Scene, labelled_box, text_width, title_label
 
-TOPOLOGIES = ("ring", "tree", "star")
+TOPOLOGIES = ("ring", "star")
 # Pixels: half the width of a rank's box, and half the height of the ellipse on which the ranks of a ring or star lie.
 _HALF_BOX, _RADIUS = 30.0, 104.0
 _HEADER, _WIDTH = 44.0, 440.0  # pixels: above the boxes, and the width of the picture
@@ -30,8 +30,8 @@ def topology_scene(
 ) -> Scene:
     """A Scene of `num_ranks` ranks; `edges` maps (sender, receiver) to the text at that arrow.
 
-    Without `edges` each topology has its own. ring: each rank sends to the next. tree: each parent (i - 1) // 2 sends
-    to its children. star: rank 0 sends to every other rank. `names` replaces "rank 0" by, say, "master".
+    Without `edges` each topology has its own. ring: each rank sends to the next. star: rank 0 sends to every other
+    rank. `names` replaces "rank 0" by, say, "master".
     Raises ValueError for an unknown topology, or for an edge to a missing rank.
     """
     if kind not in TOPOLOGIES:
@@ -59,25 +59,16 @@ def _default_edges(kind: str, num_ranks: int) -> list[Edge]:
     """Who sends to whom in this topology."""
     if kind == "ring":
         return [(rank, (rank + 1) % num_ranks) for rank in range(num_ranks)]
-    return [((rank - 1) // 2 if kind == "tree" else 0, rank) for rank in range(1, num_ranks)]  # from parent to child
+    return [(0, rank) for rank in range(1, num_ranks)]
 
 
 def _middles(kind: str, num_ranks: int) -> list[tuple[float, float]]:
     """The middle of each rank's box."""
-    if kind == "tree":
-        return [_tree_middle(rank) for rank in range(num_ranks)]
     on_circle = num_ranks if kind == "ring" else num_ranks - 1
     angles = [number / on_circle * 2 * math.pi - math.pi / 2 for number in range(on_circle)]
     centre = _WIDTH / 2, _HEADER + 24 + _RADIUS
     circle = [(centre[0] + (_WIDTH / 2 - 80) * math.cos(a), centre[1] + _RADIUS * math.sin(a)) for a in angles]
     return circle if kind == "ring" else [centre, *circle]
-
-
-def _tree_middle(rank: int) -> tuple[float, float]:
-    """The middle of a rank's box in a binary tree, whose root is rank 0."""
-    level = (rank + 1).bit_length() - 1  # level k holds the ranks 2**k - 1 to 2**(k + 1) - 2
-    position = rank + 1 - 2**level
-    return (position + 0.5) / 2**level * (_WIDTH - 40) + 20, _HEADER + 24 + level * 90
 
 
 def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Line | Label]:

@@ -344,7 +344,6 @@ SCENES = {
     "step of halving": step("all_reduce", "halving_doubling", 6, 1),
     "step of a tree": step("broadcast", "tree", 8, 2),
     "ring": topology_scene("ring", 5),
-    "tree": topology_scene("tree", 7, title="Tree"),
     "star": topology_scene("star", 4, edges={(0, 1): "weights", (1, 0): "gradients"}, names={0: "master"}),
 }
 

@@ -49,12 +49,3 @@ def test_a_stage_has_one_colour_and_the_case_beside_it_is_dashed():
     scene = curves_scene(curves, x=X, y=Y, title="t", paints={"stage 3": "sign"}, dashed=["stage 3, m = 1"])
     drawn = [(item.colour, item.dashed) for item in scene.items if isinstance(item, Line) and item.width == 3]
     assert drawn == [("sign", False), ("sign", True)]
-
-
-def test_a_curve_below_another_is_wide_so_that_both_are_seen():
-    curves = {"below": [(1, 0), (100, 5)], "above": [(1, 0), (100, 5)]}
-    scene = curves_scene(curves, x=X, y=Y, title="t", dots=True, bands=["below"])
-    wide, thin = (
-        item.width for item in scene.items if isinstance(item, Line) and item.colour in ("parameters", "gradients")
-    )
-    assert wide > 3 * thin and sum(isinstance(item, Rect) and item.fill == "ink" for item in scene.items) == 2
