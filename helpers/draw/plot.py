@@ -127,7 +127,7 @@ def curves_scene(
     dashed: names of dashed curves. gaps: (from, to, words) on the x axis, hatched. Raises ValueError for no curve, for
     too many, or for dots of a name that has no curve.
     """
-    measured = dots if isinstance(dots, Mapping) else {}
+    measured, dotted = (dots, ()) if isinstance(dots, Mapping) else ({}, curves if dots is True else dots or ())
     _check(curves, measured)
     points = [point for of_name in (*curves.values(), *measured.values()) for point in of_name]
     right = WIDTH - 40 - max(text_width(name, 13, bold=True) for name in curves)
@@ -136,14 +136,9 @@ def curves_scene(
     items: list[SceneItem] = [title_label(title), *_grid(plot)]
     items += (item for gap in gaps for item in _gap(*gap, plot))
     colours = _colours(curves, paints or {})
-    for name, of_name in curves.items():
-        placed = [plot.at(point) for point in of_name]
-        items += polyline(placed, colour=colours[name], width=3, dashed=name in dashed)
-        if name in measured:
-            style = {"fill": colours[name], "stroke": "ink"}
-            items += (dot(*plot.at(point), 10, **style, tooltip=f"{name}: {point[1]:.3g}") for point in measured[name])
-        elif dots if isinstance(dots, bool) else name in dots:
-            items += (dot(*point, 10, fill="ink") for point in placed)
+    for name in curves:
+        items += _curve(curves[name], plot, colours[name], dashed=name in dashed, has_dots=name in dotted)
+        items += _measured_dots(name, measured.get(name, ()), plot, colours[name])
     items += _names_at_ends(curves, plot, colours)
     for mark in marks:
         items += _mark(Mark(*mark), plot, default_lower=_BELOW_MARK if marks_below else _ABOVE_MARK)
@@ -159,6 +154,20 @@ def _check(curves: Mapping[str, Points], measured: Mapping[str, Points]) -> None
     if unknown:
         got = f"dots of {', '.join(unknown)}, but curves of {', '.join(curves)}"
         raise ValueError(f"curves_scene got {got}: use the same names")
+
+
+def _curve(points: Points, plot: _Plot, colour: str, *, dashed: bool, has_dots: bool) -> Iterator[SceneItem]:
+    """A curve, with a dot on every point if it is to have dots."""
+    placed = [plot.at(point) for point in points]
+    yield from polyline(placed, colour=colour, width=3, dashed=dashed)
+    if has_dots:
+        yield from (dot(*point, 10, fill="ink") for point in placed)
+
+
+def _measured_dots(name: str, points: Points, plot: _Plot, colour: str) -> Iterator[Rect]:
+    """A dot with an outline at each measured point of a curve."""
+    for point in points:
+        yield dot(*plot.at(point), 10, fill=colour, stroke="ink", tooltip=f"{name}: {point[1]:.3g}")
 
 
 def _axis(axis: Axis | str, largest: float) -> Axis:

@@ -225,9 +225,7 @@ def rows_scene(
     """
     if not rows:
         raise ValueError(f"the picture {title!r} got no row to draw; give at least one")
-    longest = (
-        max([row.length for row in rows] + [limit[0] if limit else 0]) or 1.0
-    )  # where nothing has a size, any scale
+    longest = max([row.length for row in rows] + [limit[0] if limit else 0]) or 1.0  # for no size any scale will do
     items, top = heading(title, legend)
     top += style.above + (18 if limit else 0)
     left = 28 + max(text_width(row.name, style.font, bold=row.is_chosen is True) for row in rows)
