@@ -34,10 +34,10 @@ from helpers.interview.bank_file import (
     read_string,
     read_strings,
     read_text,
-    read_yaml,
 )
 from helpers.interview.cards import LEVELS, Check, Publication, check_problems
 from helpers.learner.words import Words, book
+from helpers.learner.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent / "dialogues"
 INTERVIEWER, CANDIDATE = SPEAKERS = ("interviewer", "candidate")

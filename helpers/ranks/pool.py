@@ -360,8 +360,8 @@ class Pool:
     def _is_sound(self, watch: Watch) -> bool:
         """Whether the groups can be used again.
 
-        That is so if all ranks ended by themselves after the same operations, no operation failed, and every message has
-        arrived. A failure "is a consequence" if it only reports that another rank left.
+        That is so if all ranks ended by themselves after the same operations, no operation failed, and every message
+        has arrived. A failure "is a consequence" if it only reports that another rank left.
         """
         if self.has_unmatched_messages():
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,8 +31,9 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor,
 from helpers.grading.kit.model_tools import scaled
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words, book
-from helpers.ranks.nccl import NcclVerdict, replay
-from helpers.ranks.nccl.rank_rules import record_journal
+
+if TYPE_CHECKING:
+    from helpers.ranks.nccl import NcclVerdict
 
 words = LAB.messages
 nccl_words = book("nccl")  # texts about verdicts on NCCL calls
@@ -185,6 +186,8 @@ def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> di
 
     The journal names lines of the learner's cell, and the outputs have to be the same for all who make one mistake.
     """
+    from helpers.ranks.nccl.rank_rules import record_journal  # here, because no other task of the lab needs the rules
+
     model = network(inputs)
     with record_journal() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
@@ -204,6 +207,8 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
 
     The first call that NCCL could not run is the only judgement: the values follow from it, or are right all the same.
     """
+    from helpers.ranks.nccl import replay
+
     journals = [json.loads(marks[-1][0]) for marks in world.marks]
     verdicts = [one for one in replay(journals) if one.kind != "warning"]
     yield from map(judgement_for, verdicts[:1])
