@@ -198,6 +198,9 @@ MAX_CHUNKS, MAX_GRADIENT_COPIES = 8, 5
 # Chunks of logits that one tensor may be as large as: 2, because for float32 logits a tensor of float64 or a one-hot
 # matrix of int64 has twice their bytes.
 MAX_TENSOR = 2
+# The share of a chunk's logits that the largest tensor has at least, since a right answer may leave padding out. It is
+# judged in the case of many chunks, where padding is rare in the first ones.
+MIN_TENSOR, MANY_CHUNKS = 0.6, 20
 
 
 def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -276,7 +279,7 @@ def plain_loss(x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor
 
 
 def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, float]) -> Iterator[Judgement]:
-    """Expects a peak of some chunks of logits, and no tensor that is much larger than one chunk of them."""
+    """Expects a peak of some chunks of logits, and a largest tensor that has about the size of one chunk of them."""
     x, weight = inputs["x"], inputs["weight"]
     of_chunk, of_all = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))  # bytes of logits
     peak, largest, chunk, total = (format_bytes(int(n)) for n in (got["peak"], got["largest"], of_chunk, of_all))
@@ -285,6 +288,9 @@ def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, float]) -> Iterat
     is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
     yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
     yield expect(got["largest"] <= max_tensor, words["loss_tensor"].format(largest, chunk, total), mistakes=mistakes)
+    if len(x) > MANY_CHUNKS * inputs["chunk"]:
+        is_right = got["largest"] >= MIN_TENSOR * of_chunk
+        yield expect(is_right, words["small_tensor"].format(largest, chunk), mistakes=["chunk_ignored"])
 
 
 # What run_chunked returns, and what a sentence calls it; "x" and "weight" are the gradients of these two.
