@@ -48,7 +48,7 @@ def bad_value(gradients: Sequence[Tensor | None]) -> str:
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
 # The value, and the indices of the gradients that have it.
-OVERFLOWS = (("inf", (0,)), ("nan", (1,)), ("-inf", (2,)), ("inf", (0, 1, 2)))
+OVERFLOWS = (("inf", (0,)), ("nan", (1,)), ("-inf", (2,)), ("inf", (1, 2)))
 # The first scale, and the number of good steps after which it doubles, by the number of the case.
 OPTIONS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 
