@@ -53,6 +53,7 @@ ALSO = {
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
     ("09.batch", "only_own_part_checked"): ("rest_let_through",),  # what is not refused is let through
     ("09.sync", "tied_forgotten"): ("partial_forgotten",),  # with 2 or 5 ranks nothing is partial on tp and "ends"
+    ("09.norm", "placement_of_the_first"): ("copies_counted_each",),  # the bias, which ZeRO does not shard
     ("09.norm", "stage_by_stage"): ("norm_of_own",),  # with 2 or 5 ranks, if there are several stages, each is one rank
     ("09.norm", "one_copy_only"): (
         "norm_of_own",
