@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, si
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import question_task, run_questions, shortened
 from helpers.grading.kit.comparisons import COMMA, expect
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -170,6 +172,15 @@ def rule_of_rows(case: Sequence[Any], answer: Any) -> Words:
 
 
 ERRORS = {"AssertionError": "other_exception", "IndexError": "index_beyond_dp"}  # the class of an exception -> the hint
+
+
+def recognise_batch(failure: RunFailure) -> list[str]:
+    """The hint that fits the class of the exception, or torch's error about a dimension that a batch does not have."""
+    if "Dimension out of range" in failure.text:
+        return ["rows_with_columns"]
+    return [key for name, key in ERRORS.items() if name == failure.type_name]
+
+
 BATCH = question_task(
     "09.batch",
     "own_rows(batch, rank, dp, pp, tp, num_microbatches)",
@@ -179,7 +190,7 @@ BATCH = question_task(
     make_inputs=make_batch,
     run_submission=run_batch,
     must_not_change=("batch",),
-    recognise_failure=lambda failure: [key for name, key in ERRORS.items() if name == failure.type_name],
+    recognise_failure=recognise_batch,
 )
 
 
@@ -194,11 +205,48 @@ AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these
     "whole_dropout": ("dp", "pp"),
     "cut_dropout": ("dp", "pp", "tp"),
 }
+# Positions on a long axis. Every number up to 169 is the difference of two of them, and so is what else people multiply
+# by, so that coordinates times a fixed factor collide.
+POSITIONS = (*range(13), *range(13, 170, 13), 255, 256, 500, 512, 999, 1000)
+
+
+@dataclass(frozen=True)
+class LongMesh:
+    """Some ranks of a mesh with one long axis: those at POSITIONS on that axis. It has the attributes of a Mesh."""
+
+    dp: int = 2
+    pp: int = 2
+    tp: int = 2
+
+    @functools.cached_property
+    def places(self) -> list[dict[str, int]]:
+        """The coordinates of these ranks, in the order of ranks."""
+        p, d, t = ([one for one in POSITIONS if one < size] for size in (self.pp, self.dp, self.tp))
+        return [{"dp": dp, "pp": pp, "tp": tp} for pp, dp, tp in itertools.product(p, d, t)]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.places)
+
+    def coordinates(self, number: int) -> dict[str, int]:
+        """The coordinates of the rank that stands at this place of the list."""
+        return self.places[number]
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The numbers of those that differ on this axis alone."""
+        found: dict[tuple, list[int]] = {}
+        for number, place in enumerate(self.places):
+            found.setdefault(tuple(place[name] for name in AXES if name != axis), []).append(number)
+        return list(found.values())
+
+
 # The meshes about which 09.seeds asks: these small ones, and the large ones below.
-MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+MESHES: list[Mesh | LongMesh] = [
+    Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))
+]
 # On these large meshes two ranks get the same seed by accident if an answer adds their coordinates, as they are or with
-# factors such as 1, 100 and 10,000.
-MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
+# factors such as 1, 100 and 1000.
+MESHES += [Mesh(dp=16, pp=4, tp=8), LongMesh(dp=1001), LongMesh(pp=1001), LongMesh(tp=1001)]
 NUM_REPEATED = MESHES[0].world_size  # ranks that are asked again, with another seed and as if in another process
 OTHER_SEEDS = (1, 1000, 2**16)  # they are added to the seed of these ranks, to see whether the numbers change
 SEED_RANGE = range(2**63)
@@ -298,8 +346,11 @@ def judge_sharing(by_mesh: Sequence[Sequence[Mapping[str, int]]]) -> Iterator[Ju
             rank = next((rank for rank in range(mesh.world_size) if got[rank] != expected[rank]), 0)
             text = words["same_seed" if got[rank] < expected[rank] else "other_seed"]
             other = min(got[rank], expected[rank])
-            places = [mesh_text(mesh.coordinates(one)) for one in (rank, other)]
-            text = text.format(kind, mesh_text(sizes_of(mesh)), rank, other, *places, COMMA.join(AXES_OF_KIND[kind]))
+            places = [mesh.coordinates(one) for one in (rank, other)]
+            ranks = [(one["pp"] * mesh.dp + one["dp"]) * mesh.tp + one["tp"] for one in places]
+            text = text.format(
+                kind, mesh_text(sizes_of(mesh)), *ranks, *map(mesh_text, places), COMMA.join(AXES_OF_KIND[kind])
+            )
             yield expect(got == expected, text, mistakes=known)
 
 
