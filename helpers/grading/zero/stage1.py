@@ -113,7 +113,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         # buffers: those of the momentum, which are these optimizers' only state.
         "state_elements": sum(one.numel() for made in kept for one in made.buffers.values()),
         # optimized: the elements that the optimizer has updated, sorted, because it may get a shard in several pieces.
-        "optimized": torch.cat([one.detach().flatten() for made in kept for one in made.parameters or [torch.empty(0)]])
+        "optimized": flatten([torch.empty(0), *(one.detach() for made in kept for one in made.parameters)])
         .sort()
         .values,
         "num_optimizers": (len(optimizers), num_first),
