@@ -58,17 +58,18 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     A step without an overflow is a good one. The plan has four overflows: right after the scale grew, one good step
     before it would grow again, again right after it grew, and after a single good step. One of them is in several
-    gradients. Then the scale grows twice in a row. The last gradients are finite, but their squares overflow. One
-    parameter never has a gradient.
+    gradients. Then the scale grows twice in a row. In the last two steps the gradients are finite, but first
+    the squares of all elements overflow and then the sum of the elements of one. One parameter never has a gradient.
     """
     scale, interval = OPTIONS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
     good = [None] * interval  # so many good steps that the scale grows after them
-    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
+    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None, None]
     steps = [draw_step(rng, shapes, overflow) for overflow in plan]
     dtype = steps[0][0].dtype
-    steps[-1] = [gradient * torch.finfo(dtype).max ** LARGE_POWER for gradient in steps[-1]]
+    steps[-2] = [gradient * torch.finfo(dtype).max ** LARGE_POWER for gradient in steps[-2]]
+    steps[-1][1].fill_(0.2 * torch.finfo(dtype).max)  # six elements
     unused = rng.integer(0, len(shapes))
     for gradients in steps:
         gradients.insert(unused, None)

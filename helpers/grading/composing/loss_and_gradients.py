@@ -348,7 +348,7 @@ NORM = Task(
     key="09.norm",
     signature="gradient_norm(gradients, placements, groups, p)",
     make_inputs=make_norm,
-    variations=Variations(dtypes=("float64", "float32"), min_cases=6),
+    variations=Variations(min_cases=6),
     run_submission=run_norm,
     judge=judge_norm,
     must_not_change=("gradients", "placements", "groups"),

@@ -121,9 +121,10 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     # Two more batches that can be divided, in which a micro-batch has a single row and the batch has one or two. Then
     # two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
     calls += [(1, 1, 1, 1, 1), (2, 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    # Three more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
-    # the other 3; and there are fewer rows than micro-batches.
-    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2), (3, 2, 1, 1, 2)]
+    # Four more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and the
+    # other 3; of 9 rows two replicas get 4 each, which m divides, and one is left; there are fewer rows than
+    # micro-batches.
+    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2), (9, 2, 1, 1, 2), (3, 2, 1, 1, 2)]
     # sizes: dp, pp and tp, of which the product is the number of ranks, and the micro-batches.
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 

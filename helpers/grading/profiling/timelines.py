@@ -231,6 +231,7 @@ def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     slow_rank = rng.integer(0, 3)
     cases += [draw_timelines(rng, 4, 8, slow_in_two_parts(slow_rank, seconds)) for seconds in (0.0, 9.0)]
     cases.append(draw_timelines(rng, 5, 10, slow_in_turn))
+    cases.append(draw_timelines(rng, 4, 8, slow_link_now_and_then(rng.integer(0, 3))))
     cases.append(draw_timelines(rng, 5, 8, slow_pair(*shuffled(rng, range(5))[:2])))
     cases += [at_limit(rng), shuffled(rng, above_limit(rng))]
     cases.append(draw_timelines(rng, 5, 8, slow_beside_two(shuffled(rng, range(5))[:3]), is_data_split=True))
@@ -296,6 +297,19 @@ def slow_in_two_parts(slow_rank: int, seconds: float) -> ExtraSeconds:
 def slow_in_turn(rank: int, cause: str, step: int) -> float:
     """Each of five ranks is slow in every fifth step, so all together are charged much, and none of them too much."""
     return 0.875 if cause == "compute" and step % 5 == rank else 0.0
+
+
+def slow_link_now_and_then(slow_rank: int) -> ExtraSeconds:
+    """One rank computes longer in every second step, and its link is still slower in the others, where it calls early.
+
+    Over all steps the link costs more seconds, and over the steps in which the rank calls last compute does.
+    """
+    in_odd_steps, in_even_steps = {"compute": 1.5}, {"compute": -0.25, "link": 3.0}
+
+    def extra(rank: int, cause: str, step: int) -> float:
+        return (in_odd_steps if step % 2 else in_even_steps).get(cause, 0.0) if rank == slow_rank else 0.0
+
+    return extra
 
 
 def slow_pair(slowest: int, second: int) -> ExtraSeconds:
