@@ -212,7 +212,7 @@ def judge_failure(got: dict[str, Any], failing: list[int]) -> Iterator[Judgement
     yield expect(is_its_own, message.format(StayedAway.__name__, got["raised"]), rank=failing[0], mistakes=[known])
     known = "wrong_device_named" if got["named"] else "device_unnamed"
     is_right, message = not got["text"] or not is_its_own, words["device_not_named"]
-    devices = " / ".join(map(str, failing))
+    devices = " or ".join(map(str, failing))
     yield expect(is_right, message.format(devices, got["text"]), rank=failing[0], mistakes=[known])
 
 

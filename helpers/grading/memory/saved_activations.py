@@ -21,6 +21,7 @@ numbers. `words["…"]` is a sentence of messages.yaml, or what a sentence calls
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -285,6 +286,8 @@ def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, float]) -> Iterat
     peak, largest, chunk, total = (format_bytes(int(n)) for n in (got["peak"], got["largest"], of_chunk, of_all))
     max_tensor = max(MAX_TENSOR * of_chunk, weight.nbytes, x.nbytes)
     mistakes = ["logits_kept" if got["largest"] <= max_tensor else "logits_at_once"]
+    if got["largest"] == math.ceil(len(x) / inputs["chunk"]) * len(weight) * x.itemsize:
+        mistakes = ["number_of_chunks"]  # the logits of a piece, if there are `chunk` pieces
     is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
     yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
     yield expect(got["largest"] <= max_tensor, words["loss_tensor"].format(largest, chunk, total), mistakes=mistakes)
