@@ -16,9 +16,9 @@ from tests.saved_outputs import differences
 
 ROOT = Path(__file__).resolve().parent.parent
 CELLS = (
-    'from helpers.draw import bytes_scene\n'
+    'from helpers.draw import topology_scene\n'
     'from helpers.widgets import guess, my_calibration, my_guesses, reveal, votes\n'
-    'SCENE = bytes_scene({"held bytes": 7}, title="held")',
+    'SCENE = topology_scene("ring", 4)',
     'guess("bytes per parameter", unit="B", kind="memory", key="made.bytes")',
     'reveal("made.bytes", SCENE, "Four and three.", predicted=7.0, measured=7)',
     'guess("do they shrink?", choices=["yes", "no"], kind="memory", key="made.shrink")',

@@ -22,7 +22,7 @@ chapters/               pictures that a single chapter shows
 The names below are what notebooks and explorers import.
 """
 
-from helpers.draw.bars import Part, bytes_scene, parts_scene
+from helpers.draw.bars import Part, parts_scene
 from helpers.draw.chapters.ddp import buckets_scene, payloads_scene, token_weights_scene
 from helpers.draw.chapters.fault_tolerance import healing_scene
 from helpers.draw.chapters.first_contact import (
@@ -65,7 +65,7 @@ from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, number_forma
 __all__ = [
     "Axis", "AxisUse", "Chart", "GuessMark", "Label", "Line", "MapRow", "Matrix", "NUMBER_FORMATS", "NumberFormat",
     "Part", "Picture", "Rect", "Scene", "SentMessage", "Source", "all_reduce_scene",
-    "broadcast_rounds_scene", "buckets_scene", "bytes_scene", "calls_scene", "chart", "chart_axes",
+    "broadcast_rounds_scene", "buckets_scene", "calls_scene", "chart", "chart_axes",
     "collective_scene", "collective_step_scene", "course_map_scene", "cube_scene", "curves_scene",
     "effective_time_scene", "error_kinds_scene", "guesses_scene", "hang_scene", "healing_scene",
     "killed_rank_scene", "late_stack_scene",

@@ -1,8 +1,7 @@
-"""Provides two pictures of horizontal bars: bytes_scene compares numbers of bytes, parts_scene shows named parts.
+"""Provides horizontal bars of named parts: parts_scene shows what a step, a device or a parameter consists of.
 
-`bytes_scene` puts a guess, the predicted and the measured bytes of each quantity below each other; several chapters and
-explorers use it. `parts_scene` shows what a step, a device or a parameter consists of, in any unit; most chapters use
-it. Other pictures draw their bars with BarStyle, `rows_scene`, `memory_parts` and the style MESSAGES.
+The parts are in any unit. Other pictures draw their bars with BarStyle, `rows_scene`, `memory_parts` and the style
+MESSAGES.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -11,9 +10,8 @@ numbers in the code are such pixels. A kind of the palette, such as "forward", s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import PAINTS, kind_style
 from helpers.draw.scene import (
     WIDTH,
@@ -28,82 +26,7 @@ from helpers.draw.scene import (
     heading,
     text_width,
 )
-from helpers.quantities.units import format_bytes
 from helpers.records import MemoryBreakdown
-from helpers.records.comparison import Comparison, Row, compare
-
-_BYTES_BAR = 18.0  # pixels from one bar of a quantity to the next
-_BYTES_RIGHT = 104.0  # pixels right of the longest bar, for its bytes
-# The three bars of a quantity: the attribute of a Row of a Comparison, the name in the legend, and the style.
-_SIDES = {
-    "guess": ("your guess", {"stroke": "ink"}),
-    "predicted": ("predicted", {"fill": "buffers", "texture": "stripes"}),
-    "measured": ("measured", {"fill": "parameters"}),
-}
-
-
-# -- bytes -----------------------------------------------------------------------------------------------------------
-def bytes_scene(
-    predicted: object, measured: object = None, *, guess: object = None, title: str = "Bytes, predicted and measured"
-) -> Scene:
-    """Horizontal bars for each quantity in bytes, on one axis that begins at 0.
-
-    Takes a Comparison, which has a row for each quantity with its name, unit and up to three values, or what `compare`
-    takes to make one: two records, or dicts such as {"sent bytes": 64_189_440}. With `predicted` alone, only its bars
-    are drawn. Raises ValueError when nothing is in bytes.
-    """
-    rows = [row for row in _rows(predicted, measured, guess) if row.unit == "bytes" and _largest([row]) > 0]
-    if not rows:
-        raise ValueError("bytes_scene found no quantity in bytes; end the keys of a dict in 'bytes', or give records")
-    # The names get the room that they need, but at most 260 pixels, so that the bars keep theirs.
-    left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
-    scale = (WIDTH - left - _BYTES_RIGHT) / _largest(rows)
-    sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]
-    items, top = heading(title, [_SIDES[side] for side in sides])  # title and legend, and the y where they end
-    pitch = len(sides) * _BYTES_BAR + 14
-    bottom = top + 8 + len(rows) * pitch
-    items += bytes_axis(_largest(rows), left, scale, top, bottom - 8)
-    for number, row in enumerate(rows):
-        items += _bytes_bars(row, sides, left, top + 8 + number * pitch, scale)
-    summary = " ".join(f"{row.name}: {', '.join(_side_texts(row))}." for row in rows)
-    return Scene(height=bottom + 18, title=title, summary=summary, items=items)
-
-
-def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]:
-    """The rows of the comparison.
-
-    `compare` needs measured values. Where there are none, it gets the predicted ones, which are removed afterwards.
-    """
-    if isinstance(predicted, Comparison):
-        return predicted.rows
-    rows = compare(predicted, predicted if measured is None else measured, guess=guess).rows
-    return rows if measured is not None else tuple(replace(row, measured=None) for row in rows)
-
-
-def _largest(rows: list[Row]) -> float:
-    """The largest value of all rows."""
-    return max(getattr(row, side) or 0 for row in rows for side in _SIDES)
-
-
-def _bytes_bars(row: Row, sides: list[str], left: float, y: float, scale: float) -> Iterator[Rect | Label]:
-    """The name of a quantity, and a bar with its bytes for each of its values."""
-    yield Label(x=left - 12, y=y + len(sides) * _BYTES_BAR / 2 - 1, text=row.name, anchor="end")
-    height = _BYTES_BAR - 3
-    for number, side in enumerate(sides):
-        value = getattr(row, side)
-        if value is None:
-            continue
-        top, (name, style) = y + number * _BYTES_BAR, _SIDES[side]
-        tooltip = f"{row.name}, {name}: {value:,.0f} bytes"
-        yield Rect(x=left, y=top, width=value * scale, height=height, radius=2, tooltip=tooltip, **style)
-        yield Label(x=left + value * scale + 8, y=top + height / 2, text=format_bytes(value), size=11)
-
-
-def _side_texts(row: Row) -> Iterator[str]:
-    """Each value of a row as text, such as "predicted 64 MB"."""
-    for side, (name, _) in _SIDES.items():
-        if getattr(row, side) is not None:
-            yield f"{name} {format_bytes(getattr(row, side))}"
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------

@@ -52,13 +52,13 @@ explorer"""
 # Its pictures wait while the slider is in the hand: the test makes the file when it lets go.
 SLOW = """import time
 from pathlib import Path
-from helpers.draw import bytes_scene
+from helpers.draw import topology_scene
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
 
 drawn, let_go = [], Path("let_go")
 class Slow(Explorer):
-    scene = bytes_scene({"one bytes": 1.0}, title="slow")
+    scene = topology_scene("ring", 4)
     @property
     def sentence(self):
         drawn.append(self.dials[0].value)

@@ -8,10 +8,11 @@ SETUP = """
 import os
 os.environ["RANKS_HOME"] = {home!r}
 os.environ.pop("RANKS_UNATTENDED", None)
-from helpers.draw import bytes_scene
+from helpers.draw import Part, parts_scene
 from helpers.widgets import ZeroExplorer, guess, my_guesses, reveal, votes
 from helpers.learner.words import use_language
-SCENE = bytes_scene({{"held bytes": 7.0e6, "sent bytes": 5.0e6}}, title="What a rank holds")
+PARTS = [Part(text="weights", kind="parameters", size=7)]
+SCENE = parts_scene({{"a rank": PARTS}}, title="What a rank stores", ends={{"a rank": "7 MB"}})
 """
 CELLS = {
     "bytes": 'guess("bytes per parameter on each rank", unit="B", kind="memory", key="made.bytes")',

@@ -16,8 +16,8 @@ TimelineExplorer(step)""",
     "quiz": "QuizView(seed=1)",
     "mock": "mock_view(seed=1)",
     "guess": "guess('How many bits has a byte', key='99.bits', path='progress.jsonl')",
-    "folded": """from helpers.draw import bytes_scene
-bits = bytes_scene({'one word, bytes': 8}, title='A word')
+    "folded": """from helpers.draw import topology_scene
+bits = topology_scene('ring', 4)
 reveal('99.bits', bits, predicted=8, path='progress.jsonl')""",
     "revealed": "guess('How many bits has a nibble', key='99.nibble', path='progress.jsonl').answer('4')\n"
     "reveal('99.nibble', bits, predicted=4, path='progress.jsonl')",

@@ -10,7 +10,6 @@ from helpers.draw import (
     Rect,
     all_reduce_scene,
     broadcast_rounds_scene,
-    bytes_scene,
     collective_scene,
     collective_step_scene,
     cube_scene,
@@ -237,10 +236,6 @@ SCENES = {
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
     "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
     "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
-    "bytes": bytes_scene(
-        {"sent bytes": 640, "payload bytes": 428}, {"sent bytes": 640, "payload bytes": 428}, guess=500
-    ),
-    "predicted bytes": bytes_scene({"sent bytes": 64_189_440}),
     "formats": number_formats_scene(),
     "two formats, marked": number_formats_scene(["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}),
     "formats, marked": number_formats_scene(
