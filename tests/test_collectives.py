@@ -154,20 +154,6 @@ def test_all_to_all_with_a_size_for_each_pair(world):
     world.run(check)
 
 
-def test_nobody_leaves_the_barrier_before_the_last_has_arrived(ranks):
-    def arrive_late():
-        import time
-
-        if dist.get_rank() == 2:
-            time.sleep(0.2)
-        arrived = time.perf_counter()
-        ours.barrier()
-        return arrived, time.perf_counter()
-
-    times = ranks.run(arrive_late)  # one machine, one clock
-    assert min(left for _, left in times) >= max(arrived for arrived, _ in times)
-
-
 def test_they_agree_with_torch(world):
     def check():
         rank, n = me()
@@ -219,7 +205,6 @@ def test_a_group_of_some_ranks_counts_from_zero_inside(ranks, members):
         out = torch.empty(10, dtype=torch.float64)
         ours.all_gather(out, torch.tensor_split(data[0], len(order))[place], group=group)
         assert torch.equal(out, data[0])
-        ours.barrier(group)
 
     ranks.run(check)
 
@@ -292,11 +277,6 @@ def test_all_to_all_keeps_its_own_chunk(world):
     n = len(world)
     sent = world.run(lambda: sent_by(lambda: ours.all_to_all(torch.empty(n * 5), torch.ones(n * 5))))
     assert sent == [(4 * 5 * (n - 1), n - 1)] * n
-
-
-def test_a_barrier_is_log2_n_messages_of_a_byte(world):
-    rounds = (len(world) - 1).bit_length()
-    assert world.run(lambda: sent_by(ours.barrier)) == [(rounds, rounds)] * len(world)
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

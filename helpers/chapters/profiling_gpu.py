@@ -25,7 +25,6 @@ from helpers.quantities.units import format_seconds
 TRACES = Path(__file__).parent / "gpu_traces"
 # The four steps that the chapter draws, by the letter that the picture gives them.
 STEPS = {"A": "resnet50_v100_kineto", "B": "resnet50_v100_hta", "C": "resnet50_2a100_hta", "D": "gradients_2v100_hta"}
-FOUR_WORKERS = "resnet50_v100_kineto_4_workers"  # the script of A, with four processes that load
 READS_VALUES, USES_GRAPHS = "recommender_8a100_hta", "recommender_2v100_hta"  # with .item(), and with CUDA graphs
 _TOP, _BAR, _PITCH, _LEFT, _RIGHT = 8.0, 34.0, 46.0, 44.0, 76.0  # pixels of gpu_steps_scene
 _SLICES = 170  # of a step

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from helpers.compose import Plan, Trainer
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.memory import record_memory
@@ -38,7 +39,7 @@ from helpers.observe.training import (
 )
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.memory import Budget, OutOfBudget
-from helpers.parallel.zero import MiniFSDP, Zero1, Zero2, Zero3, sharded_checkpoint
+from helpers.parallel.zero import MiniFSDP, Zero1, Zero2, Zero3
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, CommLog, MemoryBreakdown
@@ -288,22 +289,25 @@ def weights_after_clipping(clip: Callable[[Zero3], Tensor]) -> Tensors:
 # ---- saved by some ranks, resumed by others ----
 
 
-FIVE_STEPS = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
+TRAINER_OPTIONS = dict(loss=token_loss, optimizer=AdamW, **ADAMW)
 
 
 def save_after_five_steps(folder: str) -> None:
-    """On a rank: five steps under stage 3, then a sharded checkpoint."""
-    built = FIVE_STEPS.build()
-    FIVE_STEPS.train(built)
-    sharded_checkpoint.save(folder, built.forward, built.optimizer)
+    """On a rank: five steps under stage 3, then a checkpoint."""
+    torch.manual_seed(0)
+    trainer = Trainer(small_gpt(), Plan(dp=dist.get_world_size(), zero=3), **TRAINER_OPTIONS)
+    for step in range(5):
+        trainer.step(*TRAINING.batch(step))  # the global batch: the trainer takes this rank's rows
+    trainer.save(folder)
 
 
 def resume_for_five_steps(folder: str) -> Tensors:
     """On a rank: five more steps from that checkpoint. Returns the full weights."""
-    built = FIVE_STEPS.build()
-    sharded_checkpoint.load(folder, built.forward, built.optimizer)
-    FIVE_STEPS.train(built)
-    return built.state()
+    plan = Plan(dp=dist.get_world_size(), zero=3)
+    trainer = Trainer.load(folder, small_gpt(), plan, **TRAINER_OPTIONS)  # replaces the random weights of small_gpt()
+    for step in range(5, 10):
+        trainer.step(*TRAINING.batch(step))
+    return trainer.full_state()
 
 
 def resumed(writers: Ranks, readers: Ranks) -> tuple[list[str], str]:

@@ -85,17 +85,6 @@ def _parsed(source: str) -> tuple[str, ast.Module]:
         return text, parse(text)
 
 
-def without_magics(source: str) -> str:
-    """The source without what only a notebook understands: %magic, %%magic, !command, help?.
-
-    Such a line becomes empty or `pass`, so that all lines keep their numbers.
-    """
-    try:
-        return _parsed(source)[0]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "\n".join(_without_line_magics(_without_cell_magic(source.split("\n"))))
-
-
 def _without_cell_magic(lines: list[str]) -> list[str]:
     """The lines without a magic for the whole cell; below some of these magics the cell is Python, below others not."""
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)

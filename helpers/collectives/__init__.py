@@ -1,6 +1,6 @@
 """Implements the collectives of torch.distributed from nothing but send and receive (chapter 01).
 
-    broadcast, reduce, barrier    tree.py                ceil(log2 N) rounds of the whole tensor
+    broadcast, reduce             tree.py                ceil(log2 N) rounds of the whole tensor
     all_gather, reduce_scatter    ring.py                N - 1 steps of one chunk
     all_reduce                    ring_all_reduce.py, tree.py, halving_doubling.py: three algorithms with one result
     all_to_all                    pairwise_exchange.py   N - 1 rounds of one chunk
@@ -18,7 +18,7 @@ from helpers.collectives.halving_doubling import all_reduce_halving_doubling
 from helpers.collectives.pairwise_exchange import all_to_all
 from helpers.collectives.ring import all_gather, all_reduce_ring, reduce_scatter
 from helpers.collectives.ring_all_reduce import ring_all_reduce
-from helpers.collectives.tree import all_reduce_tree, barrier, broadcast, reduce
+from helpers.collectives.tree import all_reduce_tree, broadcast, reduce
 
 # algorithm -> the function that runs it
 ALL_REDUCE = {"ring": all_reduce_ring, "tree": all_reduce_tree, "halving_doubling": all_reduce_halving_doubling}
@@ -41,7 +41,6 @@ __all__ = [
     "all_reduce_ring",
     "all_reduce_tree",
     "all_to_all",
-    "barrier",
     "broadcast",
     "reduce",
     "reduce_scatter",

@@ -1,9 +1,8 @@
-"""Implements broadcast, reduce and all-reduce on a binomial tree, and a dissemination barrier: log2 N rounds each.
+"""Implements broadcast, reduce and all-reduce on a binomial tree, in log2 N rounds each.
 
 A tree is best for small messages, whose cost is latency. In each round the number of ranks that have the data doubles:
 rank 0 sends to 1, then 0 and 1 send to 2 and 3, then four ranks send to four more. Reduce is the same tree backwards.
-Source: Thakur, Rabenseifner & Gropp 2005, sections 4.2 and 4.4; for the barrier Hensgen, Finkel & Manber 1988
-(dissemination).
+Source: Thakur, Rabenseifner & Gropp 2005, sections 4.2 and 4.4.
 """
 
 from __future__ import annotations
@@ -51,19 +50,6 @@ def all_reduce_tree(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | 
     peers = Peers.of(group)
     _reduce(tensor, 0, op, peers)
     _broadcast(tensor, 0, peers)
-
-
-def barrier(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> None:
-    """Return when every rank of the group has arrived.
-
-    In round k, each rank sends one byte to the rank 2^k ahead and waits for one from the rank 2^k behind. After
-    ceil(log2 N) rounds it has heard from every rank, directly or through others. device: "cuda" for a group with NCCL.
-    """
-    peers = Peers.of(group)
-    sent, received = torch.zeros(2, 1, dtype=torch.uint8, device=device)
-    for distance in distances(peers.size):
-        ahead, behind = (peers.rank + distance) % peers.size, (peers.rank - distance) % peers.size
-        peers.exchange(send=sent, to=ahead, receive=received, source=behind)
 
 
 def _broadcast(tensor: Tensor, root: int, peers: Peers) -> None:

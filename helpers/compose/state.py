@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.parallel.tensor_parallel.splits import Split, gather_full_tensor
-from helpers.parallel.zero.state import local_shards, torch_optimizer_of
 
 
 class TensorNames:
@@ -115,9 +114,9 @@ def stored_pieces(trainer) -> Iterator[StoredPiece]:
 def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
     """Yield (name, flat view, start, optimizer key) of what the optimizer updates; see StoredPiece."""
     names, zero = trainer.names, trainer.plan.zero
-    if zero == 3:  # shard.local is the tensor that the optimizer steps on
-        for shard in local_shards(trainer.local_model, trainer.optimizer).ranges:
-            yield names.first[shard.name], shard.tensor.detach(), shard.start, shard.local
+    if zero == 3:
+        for name, piece, start in trainer.local_model.stored_pieces():
+            yield names.first[name], piece.detach(), start, piece
     elif zero:
         for piece in trainer.optimizer.pieces:
             yield names.of[id(piece.entry.parameter)], piece.tensor.detach(), piece.where.start, piece.tensor
@@ -127,8 +126,8 @@ def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
 
 
 def torch_optimizer(trainer) -> torch.optim.Optimizer:
-    """Return the torch optimizer itself, from inside ZeRO's or a wrapper."""
-    return torch_optimizer_of(trainer.optimizer)
+    """Return the torch optimizer itself, which under ZeRO 1 and 2 is inside the trainer's optimizer."""
+    return trainer.optimizer.optimizer if trainer.plan.zero in (1, 2) else trainer.optimizer
 
 
 def is_first_owner(trainer, piece: StoredPiece) -> bool:

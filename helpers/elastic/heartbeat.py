@@ -2,8 +2,7 @@
 
 A heartbeat is a small message that a rank writes ten times per second into a key-value store (torch's TCPStore). A rank
 sends with `Heartbeat`. The agent, which watches the ranks of a job (agent.py), reads with `last_beat`, keeps one
-RankStatus per rank with a `Listener`, and calls `verdict`. `record_heartbeats` stores the beats for the picture in
-chapter 12 of the course.
+RankStatus per rank with a `Listener`, and calls `verdict`.
 """
 
 from __future__ import annotations
@@ -13,16 +12,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from helpers.elastic.rendezvous import connect
 from helpers.ranks import wire
 from helpers.ranks.worker import is_runnable
-
-if TYPE_CHECKING:
-    from helpers.elastic.job import Job
 
 MAX_GAP = 0.5  # seconds; a longer gap between two looks means a busy listener or a suspended laptop, not a silent rank
 MIN_CPU_SECONDS = 0.001  # a main thread that used less CPU time than this between two beats does not count as busy
@@ -150,23 +144,3 @@ class Listener:
             is_waiting=beat.is_waiting,
         )
         self.beats[rank] = beat
-
-
-def record_heartbeats(job: Job) -> dict[int, list[tuple[float, int, bool]]]:
-    """Rank -> its heartbeats in the first generation of a started job: (seconds, step, whether it waits).
-
-    Returns when the generation is over. Beats that came after the agent's verdict are left out.
-    """
-    store, start = dist.PrefixStore("generation 0", connect(job.agent.store.port)), 0.0
-    rows: dict[int, list[tuple[float, int, bool]]] = {}
-    numbers: dict[int, int] = {}
-    while not job.account.generations and not job.agent.has_ended.is_set():
-        for rank in range(job.settings.plan.world_size):
-            beat = last_beat(store, rank)
-            # Step 0 is before the first step; a number that was seen before is the same beat again.
-            if beat is None or not beat.step or numbers.get(rank) == beat.number:
-                continue
-            start, numbers[rank] = start or time.monotonic(), beat.number  # the clock starts with the first beat
-            rows.setdefault(rank, []).append((time.monotonic() - start, beat.step, beat.is_waiting))
-        time.sleep(0.02)
-    return dict(sorted(rows.items()))

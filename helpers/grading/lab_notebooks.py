@@ -20,7 +20,6 @@ from typing import Any
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.verdict import NEVER_RAN, Verdict
 from helpers.grading.verdict import words as verdict_words
-from helpers.interview.drills import drills
 from helpers.learner import progress
 from helpers.learner.words import book
 
@@ -75,6 +74,8 @@ def failed_attempts(key: str, progress_file: str | os.PathLike | None = None) ->
 
 def solution(key: str) -> MarkdownText:
     """The lab's or drill's own answer to the task "03.average". Raises ValueError for a task that is not there."""
+    from helpers.interview.drills import drills  # here, because a check needs none
+
     task = task_of(key)
     # A drill is a task for a whiteboard, whose answer stands with the drill and not in a notebook.
     drill_answer = next((drill.answer for drill in drills() if drill.key == key), "")

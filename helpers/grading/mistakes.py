@@ -51,8 +51,8 @@ from helpers.grading.kit.histories import is_same
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
 from helpers.grading.task import RankContext, Task
-from helpers.interview.bank_file import read_yaml
 from helpers.learner.words import Words
+from helpers.learner.yaml_file import read_yaml
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import load_per_core
 

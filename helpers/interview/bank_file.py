@@ -2,8 +2,7 @@
 
 A card is a question with its answer. A text of it is a `Words`, in two languages with the fields en and zh. Everything
 wrong in a file becomes one ValueError with file, line, field and how to fix it. `bank/FORMAT.md` describes the format.
-`read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds. YAML is imported when a
-file is first read, because importing this module should cost nothing.
+`read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds.
 
 In every function, `fields` is one YAML mapping, and `where` says in which file and line it stands, for errors.
 """
@@ -18,6 +17,7 @@ from typing import Any
 
 from helpers.interview.cards import LEVELS, Card, Check, Choices, NotebookCell, Prediction, Publication
 from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.yaml_file import Fields, read_yaml
 
 BANK = Path(__file__).parent / "bank"
 CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -73,47 +73,7 @@ def _load_file(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
     return tuple(read_card(fields, path.name) for fields in document["cards"])
 
 
-# -- a file ----------------------------------------------------------------------------------------------------------
-class Fields(dict):
-    """A YAML mapping that remembers its line in the file, so that an error can name it."""
-
-    where: str = ""
-
-
-def read_yaml(path: Path) -> Any:
-    """The file as Python data, in which each mapping is a `Fields`. Raises ValueError where the YAML is broken."""
-    import yaml
-
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_loader_class())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else "?"
-        raise ValueError(
-            f"{path.name} line {line}: this is not YAML ({getattr(error, 'problem', error)}); quote a text that holds "
-            "`: ` or starts with a backtick or an asterisk, or write it as a block with `|`"
-        ) from None
-
-
-@functools.cache
-def _loader_class() -> type:
-    """A safe loader whose mappings know their line and refuse a field given twice, and which reads 1e-3 as a number."""
-    import yaml
-
-    class BankLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's parser is several times faster
-        def mapping(self, node: Any) -> Fields:
-            fields = Fields(self.construct_pairs(node, deep=True))
-            fields.where = f"line {node.start_mark.line + 1}"
-            if len(fields) < len(node.value):
-                raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
-            return fields
-
-    BankLoader.add_constructor("tag:yaml.org,2002:map", BankLoader.mapping)
-    exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
-    BankLoader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
-    return BankLoader
-
-
+# -- a list in a file --------------------------------------------------------------------------------------------------
 def read_entries(
     path: Path, key: str, read: Callable[[Any, str], Any], names_of: Callable[[Any], Iterable[str]]
 ) -> tuple[Any, ...]:

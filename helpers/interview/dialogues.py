@@ -34,10 +34,10 @@ from helpers.interview.bank_file import (
     read_string,
     read_strings,
     read_text,
-    read_yaml,
 )
-from helpers.interview.cards import LEVELS, Check, Publication, check_problems
+from helpers.interview.cards import LEVELS, Check, Publication
 from helpers.learner.words import Words, book
+from helpers.learner.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent / "dialogues"
 INTERVIEWER, CANDIDATE = SPEAKERS = ("interviewer", "candidate")
@@ -140,11 +140,6 @@ class Dialogue:
     def sources(self) -> tuple[Publication, ...]:
         """Where the published numbers come from."""
         return tuple(dict.fromkeys(one.by for one in self.given if isinstance(one.by, Publication)))
-
-
-def number_problems(one: Dialogue) -> list[str]:
-    """Where the dialogue's numbers disagree with its text or its functions, one sentence each; [] when all is right."""
-    return [sentence for check in one.verify for sentence in check_problems(one, check)]
 
 
 # -- the files -------------------------------------------------------------------------------------------------------

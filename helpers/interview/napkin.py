@@ -18,10 +18,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import check_fields, read_yaml
+from helpers.interview.bank_file import check_fields
 from helpers.interview.cards import Check, compute
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
+from helpers.learner.yaml_file import read_yaml
 from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
 

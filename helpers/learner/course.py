@@ -3,7 +3,6 @@
 chapters    every chapter, with stations, minutes, guesses and exercises, read from the notebooks
 read_cells  the stations among the cells of one notebook
 week        the chapters to take before an interview, in an order in which none comes before what it needs
-check_order the chapters of an order that come before what they need, for the tests of the orders of this course
 
 A station is a section of a chapter's notebook. A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the
 next heading of that size ends it. ▶ marks the stations of the short path through a chapter. The cells before the first
@@ -235,15 +234,3 @@ def order_by_needs(wanted: Sequence[str], needs_of: Mapping[str, Sequence[str]])
     for chapter in wanted:
         add(chapter, ())
     return tuple(order)
-
-
-def check_order(order: Sequence[str], needs_of: Mapping[str, Sequence[str]]) -> list[str]:
-    """One sentence for each chapter that comes before a chapter that it needs; [] if the order is right."""
-    seen: set[str] = set()
-    problems = []
-    for chapter in order:
-        problems += [
-            f"{chapter} comes before {one}, which it needs" for one in needs_of.get(chapter, ()) if one not in seen
-        ]
-        seen.add(chapter)
-    return problems

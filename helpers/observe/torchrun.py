@@ -1,14 +1,13 @@
 """Runs scripts and modules under torchrun as a person would, and returns what they print and how they end.
 
 `torchrun` watches one script, also one that hangs: chapter 00 compares it with the course's ranks. `run_agents` starts
-one agent per machine; an agent is torchrun's process, which starts the ranks of its machine. `script_of` makes a script
-of a notebook's function. Chapters, the tools for jobs and tests use it.
+one agent per machine; an agent is torchrun's process, which starts the ranks of its machine. Chapters, the tools for
+jobs and tests use it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import queue
 import re
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,23 +213,3 @@ def _errors(outputs: Sequence[tuple[str, str]]) -> str:
 def _shortened(text: str, size: int = 4000) -> str:
     """The first and the last characters: a rank's own error stands before that of its agent."""
     return text if len(text) <= 2 * size else f"{text[:size]}\n…\n{text[-size:]}"
-
-
-# It stands behind the function and not before it, so that line numbers in a traceback are those of the notebook's cell.
-_START = """
-
-import os
-
-import torch
-import torch.distributed as dist
-
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-{name}(torch.device("cuda", torch.cuda.current_device()))
-dist.destroy_process_group()
-"""
-
-
-def script_of(function: Callable[..., object]) -> str:
-    """A script for torchrun and NCCL: the source of a notebook's function, and a call of it with this rank's GPU."""
-    return inspect.getsource(function).rstrip() + _START.format(name=function.__name__)

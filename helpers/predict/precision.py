@@ -37,11 +37,6 @@ class NumberFormat:
     has_infinity: bool = True
 
     @property
-    def num_bits(self) -> int:
-        """Bits of one number."""
-        return 1 + self.exponent_bits + self.mantissa_bits
-
-    @property
     def bias(self) -> int:
         """What is subtracted from the stored exponent."""
         return 2 ** (self.exponent_bits - 1) - 1

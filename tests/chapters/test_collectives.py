@@ -17,8 +17,6 @@ from helpers.chapters.collectives import (
     who_raised,
 )
 from helpers.chapters.nccl_programs import e
-from helpers.commands.rehearse import rehearse
-from helpers.observe.torchrun import script_of
 
 
 def test_six_programs_do_on_gloo_and_on_nccl_what_chapter_01_says():
@@ -97,16 +95,3 @@ def test_the_ranks_that_raise_are_named(ranks):
     assert who_raised(ranks, fails_on_odd_ranks)[0] == f"ranks {odd}"
     assert who_raised(ranks, fails)[0] == "all four"
     assert who_raised(ranks, dist.get_rank)[0] == "no rank"
-
-
-def doubled(device):
-    x = torch.ones(2, device=device)
-    dist.all_reduce(x)
-    return x.numpy()
-
-
-def test_a_function_becomes_a_script_whose_mistake_stands_at_its_own_line():
-    script = script_of(doubled)
-    report = rehearse(script, nproc=2)
-    assert [one.sites[0][1] for one in report.findings] == [4] and "numpy" in str(report)
-    assert rehearse(script.replace("x.numpy()", "x.cpu().numpy()"), nproc=2).ok

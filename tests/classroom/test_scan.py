@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from helpers.classroom import labs
-from helpers.classroom.cell_source import without_magics
+from helpers.classroom.cell_source import CellParser
 from helpers.classroom.program import program_of
 from helpers.classroom.scan import scan
 from tests.classroom import notebooks
@@ -147,4 +147,4 @@ def test_a_reason_has_its_cell_and_its_line(lab_03):
     ],
 )
 def test_magics_are_taken_out_and_lines_stay_where_they_are(source, expected):
-    assert without_magics(source) == expected
+    assert CellParser().parse(source)[0] == expected

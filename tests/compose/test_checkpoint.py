@@ -8,6 +8,7 @@ import sys
 import cloudpickle
 import pytest
 import torch
+from torch import nn
 
 from helpers.compose import Plan, Trainer
 from helpers.observe.equality import assert_equal
@@ -75,6 +76,49 @@ def before(eight, request, tmp_path_factory):
 def test_from_any_to_any(eight, expected, tmp_path, before, after):
     shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     check(expected, eight[:4].run(run, after, tmp_path, resumed=True, first=2), first=2)
+
+
+# ---- ZeRO, resumed by another number of ranks ----
+
+
+class OddNet(nn.Module):
+    """Tied and frozen weights, a buffer that changes, and sizes that no number of ranks divides."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(5, 7), nn.Linear(7, 5)])
+        self.again = nn.Linear(5, 7, bias=False)
+        self.again.weight = self.blocks[0].weight
+        self.frozen = nn.Linear(5, 5).requires_grad_(False)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.blocks[1](torch.tanh(self.blocks[0](x) + self.again(self.frozen(x))))
+
+
+def run_odd_net(plan, first, last, folder=None):
+    """Steps first … last; a run that begins at 0 saves at its end, and a later one loads before it begins."""
+    torch.manual_seed(first)  # other weights for the later run: all of them must come from the checkpoint
+    how = dict(loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    model = OddNet().double()
+    trainer = Trainer.load(folder, model, plan, **how) if first else Trainer(model, plan, **how)
+    losses = []
+    for step in range(first, last):
+        torch.manual_seed(100 + step)
+        losses.append(trainer.step(*torch.randn(2, 12, 5, dtype=torch.float64)))  # 1, 2, 3 and 4 ranks divide 12 rows
+    if folder and not first:
+        trainer.save(folder)
+    return {"losses": torch.stack(losses)} | trainer.full_state()
+
+
+@pytest.mark.parametrize("before, after", [(2, 3), (4, 1), (1, 4), (3, 2)])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_zero_goes_on_with_another_number_of_ranks(ranks, tmp_path, zero, before, after):
+    expected = ranks[:1].run(run_odd_net, Plan(), 0, 6)[0]
+    ranks[:before].run(run_odd_net, Plan(dp=before, zero=zero), 0, 3, tmp_path / "step_3")
+    second = ranks[:after].run(run_odd_net, Plan(dp=after, zero=zero), 3, 6, tmp_path / "step_3")
+    assert_equal(expected | {"losses": expected["losses"][3:]}, second, rtol=1e-10)
 
 
 @pytest.fixture

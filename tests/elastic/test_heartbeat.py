@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.elastic import Beat, Job, RankStatus, verdict
-from helpers.elastic.heartbeat import MAX_GAP, Listener, record_heartbeats
+from helpers.elastic import Beat, RankStatus, verdict
+from helpers.elastic.heartbeat import MAX_GAP, Listener
 
 WELL = RankStatus()
 WAITS = RankStatus(stalled=5.0, idle=5.0, is_waiting=True)
@@ -64,10 +64,3 @@ def test_a_rank_that_beats_without_progress_is_stalled():
 
 def test_a_laptop_that_was_closed_for_an_hour_declares_nobody_dead():
     assert status_after((0.0, BEAT), (3600.0, BEAT)).silent == MAX_GAP
-
-
-def test_every_rank_is_recorded_until_its_generation_is_over():
-    with Job(ranks=2, steps=6, save_every=6) as job:
-        rows = record_heartbeats(job.start())
-        assert job.wait().steps == 6
-    assert [*rows] == [0, 1] and all(row == sorted(row) and row[-1][1] <= 6 for row in rows.values())

@@ -107,8 +107,9 @@ def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
             mean = (kept @ weight).square().mean()
             mean.backward()
             right = [loss_and_gradients.right_loss(world, group, rank) for rank in group]
-            assert torch.allclose(sum(gradient for gradient, _ in right) / mesh.dp, weight.grad, rtol=1e-12)
-            assert all(shown == pytest.approx(mean.item(), rel=1e-12) for _, shown in right)
+            rounding = 1e-12 if weight.dtype == torch.float64 else 1e-5
+            assert torch.allclose(sum(gradient for gradient, _ in right) / mesh.dp, weight.grad, rtol=rounding)
+            assert all(shown == pytest.approx(mean.item(), rel=rounding) for _, shown in right)
 
 
 def test_some_copy_has_no_token_that_counts():
@@ -144,7 +145,7 @@ def test_the_norm_counts_each_entry_by_one_over_the_ranks_that_hold_it(size, p):
             for gradient, kinds in zip(one["gradients"], one["placements"], strict=True):
                 groups = [one["groups"][axis] for axis, kind in kinds.items() if kind == "replicated"]
                 weight = 1 if p == math.inf else math.prod(map(len, groups)) ** (-1 / p)
-                powers.append(gradient * weight)
+                powers.append(gradient.flatten() * weight)
         whole = torch.linalg.vector_norm(torch.cat(powers), p).item()
         assert loss_and_gradients.right_norm(world, p) == pytest.approx(whole, rel=1e-12)
 

@@ -22,6 +22,7 @@ ALSO = {
     ("01.broadcast", "root_sends_to_all"): ("ranks_idle",),  # while the root sends, others have nothing to do
     ("01.broadcast", "chain"): ("ranks_idle",),
     ("01.all_reduce", "no_all_gather"): ("one_step_short",),  # on three ranks as many messages
+    ("02.replicate", "buffers_shared"): ("weights_shared",),  # what a replica reads is the memory of another one
     ("02.step", "divided_by_devices"): ("mean_of_means",),  # the same number where every device has a piece
     ("03.average", "copy_reduced"): ("some_left_out",),  # where only the first or last gradient is transposed
     ("03.sampler", "tail_dropped"): ("length_rounded_down",),  # a length that is rounded down is given by len, too
@@ -35,6 +36,8 @@ ALSO = {
     ("03.rehearsed", "tags_kept"): ("edges_exchanged", "wrong_rows"),  # on two ranks the rows change places
     ("03.rehearsed", "edges_exchanged"): ("wrong_rows",),  # on two ranks the rows change places
     ("04.overflow", "asks_only_when_found"): ("gradients_sent",),  # messages that do not fit, on one rank or the other
+    # Where a single micro-batch has all tokens that count, its mean is the whole loss, and it is the whole batch.
+    ("05.accumulate", "padding_skipped"): ("everything_at_once", "mean_of_means"),
     ("05.checkpoint", "never_recomputes"): ("keeps_activations",),  # what is not computed again was kept
     ("05.checkpoint", "reseeded"): ("generator_moved",),  # a seed moves the generator
     ("06.cut", "layers_lost"): ("not_the_best",),  # where the layers happen to suffice, the cut is not the best
@@ -53,11 +56,13 @@ ALSO = {
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
     ("09.batch", "only_own_part_checked"): ("rest_let_through",),  # what is not refused is let through
     ("09.sync", "tied_forgotten"): ("partial_forgotten",),  # with 2 or 5 ranks nothing is partial on tp and "ends"
+    ("09.norm", "placement_of_the_first"): ("copies_counted_each",),  # the bias, which ZeRO does not shard
     ("09.norm", "stage_by_stage"): ("norm_of_own",),  # with 2 or 5 ranks, if there are several stages, each is one rank
     ("09.norm", "one_copy_only"): (
         "norm_of_own",
     ),  # with 2 or 5 ranks, if there are several replicas, each is one rank
     ("09.norm", "copies_counted_each"): ("sharded_divided",),  # with 2 or 5 ranks there is no stage with several ranks
+    ("12.save", "told_too_early"): ("told_before_the_end",),  # before the file has its name it has not been closed
     ("wb.experts", "weights_forgotten"): ("router_gets_nothing",),  # nothing of the output depends on the router
 }
 

@@ -54,7 +54,7 @@ def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
         assert schedule.slowest_stage(layers, balanced(layers, num_stages)) == best
         ways = list(schedule.shortcuts(layers, num_stages))
         assert all(sum(sizes) == len(layers) and min(sizes) > 0 for sizes in ways)
-        assert number < 6 or all(schedule.slowest_stage(layers, sizes) > best for sizes in ways)
+        assert number < 7 or all(schedule.slowest_stage(layers, sizes) > best for sizes in ways)
 
 
 def test_the_slowest_stage_is_the_largest_sum():

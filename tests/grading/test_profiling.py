@@ -157,7 +157,9 @@ def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
     for (of_ranks,) in cases_of("10.straggler", seed):
         read = timelines.wait_statistics(of_ranks)
         found.append(timelines.straggler(of_ranks))
-        assert not 0.5 * read.limit < max(read.charged) < 1.5 * read.limit
+        # Two runs are made to be exactly at the limit and one grain above it; rounding takes none across.
+        near = max(read.charged) - read.limit
+        assert near in (0.0, 1 / 32) or not 0.5 * read.limit < max(read.charged) < 1.5 * read.limit
         for step in zip(*of_ranks, strict=True):
             calls = [start for own in step for lane, start, _ in own if lane == "communication"]
             ends = [end for own in step for lane, _, end in own if lane == "communication"]
@@ -167,7 +169,7 @@ def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
             assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
         if found[-1]:
             rest = sorted(timelines.excess(read.by_cause, found[-1][0]).values())
-            assert rest[-1] - rest[-2] > 1
+            assert rest[-1] - rest[-2] > 0.5
     assert {one and one[1] for one in found} == {None, "data", "compute", "link"}
 
 

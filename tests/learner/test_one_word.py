@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from helpers.interview.bank_file import read_yaml
 from helpers.interview.reference_tables import glossary
+from helpers.learner.yaml_file import read_yaml
 
 HELPERS = Path(__file__).resolve().parents[2] / "helpers"
 FILES = sorted(

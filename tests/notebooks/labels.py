@@ -36,7 +36,7 @@ PACED = set(
     "paced parts_of_a_step registration_order_scene seconds_by_link shortened_by sleep spans_of_a_step "
     "which_queue_hides".split()
 )
-BY_RULES = {"programs_scene", "rehearse", "rehearse_function"}
+BY_RULES = {"programs_scene", "rehearse"}
 Bound = dict[str, list[ast.AST]]  # name -> the expressions that a cell binds it to
 
 

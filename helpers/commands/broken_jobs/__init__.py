@@ -25,7 +25,6 @@ from helpers.learner.words import Words
 __all__ = ["BrokenJob", "broken_job", "broken_jobs", "edited"]
 
 FOLDER = Path(__file__).parent
-ENDS = ("well", "silent", "error")  # of `BrokenJob.ends`: exit code 0 with wrong results; a hang; an exception
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ A practice card is a simulated GPU in the process of a rank: it computes on the 
     python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
     rehearse("train.py", nproc=4, memory="80 GB")        a RehearsalReport, in a notebook or a script
 
-run         checks the options, starts the ranks, makes the report; also the command, and functions of a notebook
+run         checks the options, starts the ranks, makes the report; also the command
 processes   starts the ranks, watches them, and ends them
 on_rank     runs the script on one rank as `__main__`; redirect/ gives it the card wherever it says "cuda"
 rank_notes  what a rank writes down for the report
@@ -16,6 +16,6 @@ report      Finding (a mistake or a warning) and RehearsalReport
 from __future__ import annotations
 
 from helpers.commands.rehearse.report import Finding, RehearsalReport
-from helpers.commands.rehearse.run import rehearse, rehearse_function
+from helpers.commands.rehearse.run import rehearse
 
-__all__ = ["Finding", "RehearsalReport", "rehearse", "rehearse_function"]
+__all__ = ["Finding", "RehearsalReport", "rehearse"]

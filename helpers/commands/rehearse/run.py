@@ -1,4 +1,4 @@
-"""Runs a rehearsal: of a script (`rehearse`), a notebook's function (`rehearse_function`), or as a command (`main`).
+"""Runs a rehearsal of a script: as a function (`rehearse`), or as a command (`main`).
 
 A rehearsal runs a script for CUDA and NCCL on this machine, unchanged. Each rank is a process with a practice card, a
 simulated GPU that computes on the CPU and has a limited memory. The options are checked, the script runs on every rank
@@ -10,7 +10,6 @@ simulated GPU that computes on the CPU and has a limited memory. The options are
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import linecache
 import os
@@ -18,10 +17,8 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from helpers.commands.rehearse import findings, rank_notes
 from helpers.commands.rehearse.processes import RehearsalProcesses
@@ -31,9 +28,6 @@ from helpers.quantities.units import parse_bytes
 from helpers.ranks.limits import available_memory, check_num_ranks, folder_prefix
 from helpers.ranks.pipe import print_by_rank
 from helpers.ranks.random_seeds import drawn_seed
-
-if TYPE_CHECKING:
-    import torch
 
 MEMORY, LIMIT = "80 GB", 300.0  # defaults: of a card, and seconds of a rehearsal
 
@@ -122,22 +116,6 @@ def _rehearsed(
         seed=seed,
         same_order=processes.same_order,
     )
-
-
-def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2) -> RehearsalReport:
-    """Rehearse a notebook's function, which each rank calls with its GPU. Its lines are named as "step line 4"."""
-    from helpers.observe.torchrun import script_of  # needs torch
-
-    num_lines = len(inspect.getsource(function).rstrip().splitlines())
-    with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
-        path = Path(folder) / function.__name__  # the report names a line by its file, so it says "step line 4"
-        path.write_text(script_of(function), encoding="utf-8")
-        report = rehearse(path, nproc)
-    shortened = []
-    for one in report.findings:  # without the lines below the function, which call it and were added here
-        chain = tuple(frame for frame in one.chain if Path(frame[0]).name != path.name or frame[1] <= num_lines)
-        shortened.append(replace(one, chain=chain))
-    return replace(report, findings=tuple(shortened))
 
 
 REFUSED = 2  # the exit code where nothing could be rehearsed, which argparse also uses for wrong options

@@ -45,14 +45,15 @@ class LargestValue:
     exponent: int
     mantissa: tuple[float, float] = (1.1, 1.9)  # drawn between these two
     tensor: int = 0  # the index of the tensor that has the value; -1 is the last one
+    is_alone: bool = False  # whether the list has this tensor only
     sign: int = 1
     is_exponent_fixed: bool = False  # otherwise it is drawn up to 2 above or below
 
 
 LARGEST_VALUES = (
     LargestValue(exponent=-14),
-    LargestValue(exponent=-9, sign=-1),
-    LargestValue(exponent=-12, tensor=-1),
+    LargestValue(exponent=-9, sign=-1, is_alone=True),
+    LargestValue(exponent=-12, tensor=1),
     LargestValue(exponent=-11, mantissa=(1.0, 1.0)),  # a power of two
     LargestValue(exponent=-24, mantissa=(1.55, 1.9), is_exponent_fixed=True),  # fp16 rounds it up to 2 * 2**-24
     LargestValue(exponent=18, sign=-1),  # above 65504, so the scale is below 1
@@ -70,7 +71,10 @@ def make_scale(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_gradients(rng: CaseGenerator, rule: LargestValue) -> list[Tensor]:
-    """Three fp32 tensors: the second is zero, the third is transposed, and one value is by far the largest."""
+    """Three fp32 tensors, or one of them: the second is zero but for a largest value, and the third is transposed.
+
+    One value is by far the largest.
+    """
     low, high = rule.mantissa
     exponent = rule.exponent + (0 if rule.is_exponent_fixed else rng.integer(-2, 2))
     largest = (low + (high - low) * float(torch.rand((), generator=rng))) * 2.0**exponent
@@ -82,7 +86,8 @@ def draw_gradients(rng: CaseGenerator, rule: LargestValue) -> list[Tensor]:
     if rule.tensor != 0:  # otherwise the zero could replace the largest value
         tensors[0][zero_index] *= 0.0  # a single zero among other values
     first, zero, last = (tensor.float() for tensor in tensors)
-    return [first, zero.view(2, -1), with_layout(last.view(2, -1), "transposed")]
+    drawn = [first, zero.view(2, -1), with_layout(last.view(2, -1), "transposed")]
+    return [drawn[rule.tensor]] if rule.is_alone else drawn
 
 
 def run_scale(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
@@ -146,7 +151,8 @@ def make_master(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. eps is the
     distance of two neighbours. `rng.case` says in which 16-bit dtype, and in which memory layout. One weight has no
-    gradient in the first step, another has none in a later step, and the last weight never has one.
+    gradient in the first step, another has none in a later step, and the last weight never has one. The first weight
+    has a gradient of an earlier step when the first zero_grad() comes.
     """
     name, dtype, layout = rng.case.dtypes, getattr(torch, rng.case.dtypes), rng.case.layouts
     shapes = (rng.integer(3, 5),), (2, rng.integer(2, 4)), (3,), (2,)
@@ -178,6 +184,7 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
         return optimizers[-1]
 
     wrapper, history = submitted(list(weights), make_optimizer), []
+    weights[0].grad = torch.ones_like(weights[0])  # of an earlier step; the drawn gradients are far smaller
     for gradients in inputs["steps"]:
         yield
         wrapper.zero_grad()

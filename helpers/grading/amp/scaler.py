@@ -47,7 +47,8 @@ def bad_value(gradients: Sequence[Tensor | None]) -> str:
 
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
-OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the index of the gradient that has it
+# The value, and the indices of the gradients that have it.
+OVERFLOWS = (("inf", (0,)), ("nan", (1,)), ("-inf", (2,)), ("inf", (1, 2)))
 # The first scale, and the number of good steps after which it doubles, by the number of the case.
 OPTIONS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 
@@ -56,17 +57,19 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the gradients of some twenty steps; the number of the case decides first scale and growth interval.
 
     A step without an overflow is a good one. The plan has four overflows: right after the scale grew, one good step
-    before it would grow again, again right after it grew, and after a single good step. Then the scale grows twice in a
-    row. The last gradients are finite, but their squares overflow. One parameter never has a gradient.
+    before it would grow again, again right after it grew, and after a single good step. One of them is in several
+    gradients. Then the scale grows twice in a row. In the last two steps the gradients are finite, but first
+    the squares of all elements overflow and then the sum of the elements of one. One parameter never has a gradient.
     """
     scale, interval = OPTIONS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
     good = [None] * interval  # so many good steps that the scale grows after them
-    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
+    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None, None]
     steps = [draw_step(rng, shapes, overflow) for overflow in plan]
     dtype = steps[0][0].dtype
-    steps[-1] = [gradient * torch.finfo(dtype).max ** LARGE_POWER for gradient in steps[-1]]
+    steps[-2] = [gradient * torch.finfo(dtype).max ** LARGE_POWER for gradient in steps[-2]]
+    steps[-1][1].fill_(0.2 * torch.finfo(dtype).max)  # six elements
     unused = rng.integer(0, len(shapes))
     for gradients in steps:
         gradients.insert(unused, None)
@@ -76,13 +79,16 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"scale": scale, "interval": interval, "weights": weights, "steps": steps}]
 
 
-def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
-    """Gradients of these shapes; an overflow, one of OVERFLOWS, goes into the first or the last element."""
+def draw_step(
+    rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, tuple[int, ...]] | None
+) -> list[Any]:
+    """Gradients of these shapes; an overflow, one of OVERFLOWS, goes into the first, second or last element."""
     gradients = [rng.tensor(*shape) for shape in shapes]
     if overflow:
-        value, index = overflow
-        corner = (rng.one_of(0, -1),) * gradients[index].dim()  # the same index, first or last, in every dimension
-        gradients[index][corner] = float(value)
+        value, indices = overflow
+        for index in indices:
+            place = 1 if indices == (0,) else rng.one_of(0, -1)  # the same in every dimension
+            gradients[index][(place,) * gradients[index].dim()] = float(value)
     return gradients
 
 
@@ -171,24 +177,25 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     The last gradients are finite in float32, but their squares overflow. The last rank has another number of overflows
     than rank 0. So if a rank starts a reduction only when it has found an overflow, the ranks start different numbers
-    of reductions, and at least the last of them hangs.
+    of reductions, and at least the last of them hangs. Where the last rank and rank 0 overflow, all their gradients do.
     """
     last, all_ranks = world_size - 1, list(range(world_size))
     # For each step, the ranks that have an overflow.
-    plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
+    both = sorted({0, last})
+    plan = [[], [last], [], [0], both, [], all_ranks, [last], *([rank] for rank in all_ranks), []]
     num_random = len(plan) - world_size - 1  # all but the steps with a NaN on one rank alone, and the last step
     bad_values = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
-    scale, inputs = 2.0 ** rng.integer(8, 14), []
+    scale, inputs = 2.0 ** rng.integer(2, 4), []  # so small that the halved scale falls below 1
     for rank in range(world_size):
         shapes = draw_shapes(rng, rank, world_size)
         steps = [[rng.tensor(*shape) for shape in shapes] for _ in plan]
         for step, ranks, bad_value in zip(steps, plan, bad_values, strict=True):
-            # `is` finds the one step with all ranks; in a world of one rank, other steps have an equal list.
+            # `is` finds the one step that is meant; in a small world, other steps have an equal list.
             if ranks is all_ranks and shapes:
                 step[0].fill_(float(bad_value))
             elif rank in ranks and shapes:
-                gradient = step[rng.integer(0, len(shapes) - 1)]
-                gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(bad_value)  # the first or last element
+                for gradient in step if ranks is both else [step[rng.integer(0, len(shapes) - 1)]]:
+                    gradient[(rng.one_of(0, 1, -1),) * gradient.dim()] = float(bad_value)
         steps[-1] = [gradient * torch.finfo(torch.float32).max ** LARGE_POWER for gradient in steps[-1]]
         inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})
     return inputs

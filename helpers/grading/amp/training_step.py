@@ -5,9 +5,9 @@ Like torch's, this scaler raises an error for calls in a wrong order.
 
 The grader calls three functions:
   make_inputs     draws the inputs, one dict per rank; `rng.case.sizes` is "one_each" for one micro-batch per step,
-                  and "uneven" for two or three
+                  and "uneven" for three and two in turns
   run_submission  runs all steps with the learner's function, `submitted`. It returns a history: for each step, the
-                  scale and the parameters afterwards
+                  scale and the parameters afterwards. The marks name the types of values that the function returned
   judge           makes Judgements: it compares the history, in the outputs of a JudgedWorld, with that of the right
                   order
 
@@ -149,9 +149,10 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     The targets decide that: they are large, infinite or small.
     """
     widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
-    num_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, 3)
     steps = []
-    for kind in STEP_KINDS:
+    for i, kind in enumerate(STEP_KINDS):
+        # Three in the small step, where no clip hides by how much a loss was divided.
+        num_batches = 1 if rng.case.sizes == "one_each" else 3 - i % 2
         size = 1e-3 if kind == "small" else 30.0
         targets = [rng.normal(NUM_EXAMPLES, 2).float() * size for _ in range(num_batches)]
         if kind == "overflow":
@@ -179,7 +180,10 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
     for turn, batches in enumerate(inputs["steps"]):
         scaler.turn = turn
         yield
-        submitted(model, optimizer, scaler, [(x.clone(), y.clone()) for x, y in batches], inputs["max_norm"])
+        copies = [(x.clone(), y.clone()) for x, y in batches]
+        returned = submitted(model, optimizer, scaler, copies, inputs["max_norm"])
+        if returned is not None and context is not None:
+            context.marks.append((type(returned).__name__, 0.0))  # marks are not compared with those of mistakes
         parameters = {f"parameter {name}": one.detach().clone() for name, one in model.named_parameters()}
         history.append({"scale": scaler.get_scale()} | parameters)
     return history
@@ -198,7 +202,7 @@ def right_step(model: nn.Module, optimizer: Any, scaler: Scaler, micro_batches: 
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
+    """Expects, after each step, the scale and the parameters that the right order leaves, no value, and no messages."""
     inputs = world.inputs[0]
     # A text for each step, which lists the overflows so far and says what kind of step it is.
     notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
@@ -207,6 +211,8 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     right = run_to_end(run_submission(right_step, inputs, context=None))
     before = {f"parameter {name}": one for name, one in inputs["weights"].items()}
     yield from judge_steps(right, world.outputs[0], before, notes=notes)
+    returned = [name for name, _ in world.marks[0]]
+    yield expect(not returned, words["value_returned"].format("".join(returned[:1])), mistakes=["value_returned"])
     yield from expect_only_ops(world, [])
 
 

@@ -50,11 +50,11 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws tensors. Lengths by case: one that N does not divide, N, N + 1, one that N divides, and a long one.
 
     Case 0 makes two calls with tensors of the same length, so that a function which keeps a buffer for each length
-    mixes them up.
+    mixes them up. The long one has the largest rest, so that a chunk which takes all of it has too many bytes.
     """
     rest = rng.integer(1, world_size - 1) if world_size > 1 else 0
     lengths = [world_size * rng.integer(3, 9) + rest, world_size, world_size + 1, world_size * rng.integer(2, 9)]
-    length = [*lengths, world_size * rng.integer(500, 900) + rest][rng.case.number]
+    length = [*lengths, world_size * rng.integer(500, 900) + world_size - 1][rng.case.number]
     return [
         {"calls": [{"tensor": rng.tensor(length)} for _ in range(1 if rng.case.number else 2)]}
         for _ in range(world_size)

@@ -67,7 +67,7 @@ def recognise_messages(failure: RunFailure) -> Sequence[str]:
 
 
 def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
-    """The shape of a case: a small matrix, a single number, many numbers, three dimensions, and no elements."""
+    """The shape of a case: a small matrix, one element, many elements, three dimensions, and no elements."""
     matrix = rng.integer(2, 5), rng.integer(2, 5)
     return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
 
@@ -79,8 +79,9 @@ def num_calls(rng: CaseGenerator) -> int:
 
 # -- 01.shift --------------------------------------------------------------------------------------------------------
 def make_shift(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws a tensor for each call on each rank, all of one shape."""
+    """Draws a tensor for each call on each rank, all of one shape. One element has no dimensions."""
     shape = shape_of(rng, LARGE)
+    shape = () if shape == (1,) else shape
     return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
 
 

@@ -55,12 +55,14 @@ NUM_FEATURES = 3
 def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Tokens of each replica, which all its ranks have, and which of them count; the others are padding.
 
-    Every replica has another number of tokens that count. In every other case one of several replicas has none.
+    Every replica has another number of tokens that count. In every other case one of two replicas has none, or two of
+    more.
     """
     mesh = mesh_of_case(rng, world_size)
     counts = [rng.integer(1, 3) + 3 * replica for replica in range(mesh.dp)]  # tokens that count, of each replica
     if mesh.dp > 1 and rng.case.number % 2:
-        counts[rng.integer(0, mesh.dp - 1)] = 0
+        for replica in torch.randperm(mesh.dp, generator=rng)[: 1 if mesh.dp == 2 else 2]:
+            counts[replica] = 0
     weight, replicas = rng.tensor(NUM_FEATURES), []
     for count in counts:
         counted = torch.arange(count + rng.integer(1, 4)) < count
@@ -128,7 +130,7 @@ LOSS = Task(
     key="09.loss",
     signature="token_mean(losses, counted, group)",
     make_inputs=make_loss,
-    variations=Variations(min_cases=6),
+    variations=Variations(dtypes=("float64", "float32"), min_cases=6),
     run_submission=run_loss,
     judge=judge_loss,
     must_not_change=("counted",),
@@ -136,9 +138,10 @@ LOSS = Task(
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
-# The parameters of each stage. "norm" is the weight of a normalization layer. "last" and "both" are tied weights of the
-# first and the last stage, so their gradients are partial on ENDS; that of "both" is partial on both axes, tp and ENDS.
-SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}
+# The parameters of each stage. "norm" is the weight of a normalization layer. TIED are tied weights of the first and
+# the last stage, so their gradients are partial on ENDS; that of "both" is partial on both axes, tp and ENDS.
+SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "whole": (3,), "frozen": (2,)}
+TIED = ("last", "both", "whole")
 # The placement of a gradient on tp: "sharded", the gradient of the rank's shard; "partial", a partial sum of the right
 # gradient, which must still be summed; "replicated", already equal on all ranks.
 TP_PLACEMENT = {
@@ -147,25 +150,28 @@ TP_PLACEMENT = {
     "bias": "replicated",
     "last": "sharded",
     "both": "partial",
+    "whole": "replicated",
     "frozen": "replicated",
 }
 Gradients = dict[str, Tensor | None]  # of a rank, by the parameter's name
 
 
 def make_sync(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Gradients after backward, in random order. On the first and last stage "last" and "both" are tied weights."""
+    """Gradients after backward, in random order. On the first and last stage those of TIED are tied weights."""
     mesh = mesh_of_case(rng, world_size)
     names = [list(SHAPES)[i] for i in torch.randperm(len(SHAPES), generator=rng)]
-    biases: dict[tuple[int, int], Tensor] = {}  # by the dp and pp coordinates
+    replicated: dict[tuple[str, int, int], Tensor] = {}  # by the name, and the dp and pp coordinates
     inputs = []
     for rank in range(world_size):
         position = mesh.coordinates(rank)
         gradients: Gradients = {name: rng.tensor(*SHAPES[name]) for name in names}
-        gradients["bias"] = biases.setdefault((position["dp"], position["pp"]), gradients["bias"])  # equal on tp
+        for name in ("bias", "whole"):  # equal on tp
+            gradients[name] = replicated.setdefault((name, position["dp"], position["pp"]), gradients[name])
         gradients["frozen"] = None
         placements = {name: {"tp": TP_PLACEMENT[name]} for name in names}
         if is_end(mesh, position["pp"]):  # the first or the last of several stages
-            placements["last"][ENDS] = placements["both"][ENDS] = "partial"
+            for name in TIED:
+                placements[name][ENDS] = "partial"
         inputs.append(group_inputs(mesh, rank) | {"gradients": gradients, "placements": placements})
     return inputs
 
@@ -188,7 +194,7 @@ def synchronised(world: JudgedWorld, mesh: Mesh) -> list[Gradients]:
     for axis, names, divisor in (
         ("dp", list(SHAPES), mesh.dp),
         ("tp", ["norm", "both"], 1),
-        (ENDS, ["last", "both"], 1),
+        (ENDS, TIED, 1),
     ):
         gradients = reduced(gradients, groups_along(mesh, axis), names, divisor)
     return gradients
@@ -253,20 +259,29 @@ SYNC = Task(
 
 # -- 09.norm ---------------------------------------------------------------------------------------------------------
 # The parameters of a stage, and whether each is sharded over tp or has replicas there. "norm" is the weight of a
-# normalization layer, and "tied" is on the first and the last stage.
-TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
+# normalization layer, and TIED_WEIGHTS are on the first and the last stage.
+TP_SHARDING = {
+    "matrix": "sharded",
+    "norm": "replicated",
+    "bias": "replicated",
+    "tied": "sharded",
+    "whole": "replicated",
+}
+TIED_WEIGHTS = ("tied", "whole")
 MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and 8 more to spare
 
 
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Gradients of each rank, and how they are placed. In every other case ZeRO has sharded all of them over dp.
+    """Gradients of each rank, and how they are placed. In every other case ZeRO has sharded all but one over dp.
 
+    "matrix" and "tied" have two dimensions, and the norm over p = 3 of a matrix does not exist, so an answer that takes
+    the norm of a matrix raises in the first case.
     The first and last stage have all parameters; a stage between them has two, or none if there are three stages, so
     that an answer must also work on a rank without any gradient.
     """
     mesh = mesh_of_case(rng, world_size)
-    dp = "sharded" if rng.case.number % 2 else "replicated"
-    powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]  # p of each norm that is asked for
+    is_zero = rng.case.number % 2 == 1
+    powers = [2.0, math.inf, 1.0 if is_zero else 3.0]  # p of each norm that is asked for
     drawn: dict[tuple, Tensor] = {}  # replicas have one key, and so the same tensor
     inputs = []
     for rank in range(world_size):
@@ -277,12 +292,13 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         if not (has_tied_weight or mesh.pp == 1):  # a stage between the first and the last
             names = names[:2] if mesh.pp > 3 else []
         for name in names:
-            placement = {"dp": dp, "tp": TP_SHARDING[name]}
-            placement |= {ENDS: "replicated"} if has_tied_weight and name == "tied" else {}
+            placement = {"dp": "sharded" if is_zero and name != "bias" else "replicated", "tp": TP_SHARDING[name]}
+            placement |= {ENDS: "replicated"} if has_tied_weight and name in TIED_WEIGHTS else {}
             # Ranks with equal keys get the same gradient. It differs from stage to stage unless the weight is tied.
             key = [name, *(position[axis] for axis in ("dp", "tp") if placement[axis] == "sharded")]
             key += [] if ENDS in placement else [position["pp"]]
-            of_rank["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(rng.integer(2, 5))))
+            shape = [rng.integer(2, 5)] + [2] * (name in ("matrix", "tied"))
+            of_rank["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(*shape)))
             of_rank["placements"].append(placement)
         inputs.append(of_rank)
     return inputs
@@ -306,7 +322,7 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns the norm of all entries, each counted once, and sends few numbers for it."""
     mesh, powers = mesh_in(world.inputs[0]), world.inputs[0]["powers"]
     right = [right_norm(world, p) for p in powers]
-    dp = next(one["dp"] for inputs in world.inputs for one in inputs["placements"])  # the same for all gradients
+    dp = next(one["dp"] for inputs in world.inputs for one in inputs["placements"])  # that of all but the bias
     for rank, got in enumerate(world.outputs):
         for p, expected, value in zip(powers, right, got, strict=True):
             what = words["norm_of_all"].format("inf" if p == math.inf else int(p), mesh_text(sizes_of(mesh)))
@@ -322,6 +338,8 @@ def recognise_norm(failure: RunFailure) -> list[str]:
     """The hints that fit the error with which a run ended."""
     if failure.kind in ("hang", "mismatch"):
         return ["not_all_take_part"]
+    if failure.kind == "exception" and "matrix_norm" in failure.text:
+        return ["matrix_norm"]
     is_empty = re.search(r"non-empty|an empty|is empty|numel\(\) == 0", failure.text)
     return ["rank_without_gradients"] if failure.kind == "exception" and is_empty else []
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, si
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import question_task, run_questions, shortened
 from helpers.grading.kit.comparisons import COMMA, expect
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -58,7 +60,17 @@ def as_columns(answer: Any) -> Places:
     An answer of another form stands in every column, where it is wrong.
     """
     place, groups = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, answer)
+    place, groups = with_other_types(place), with_other_types(groups)
     return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
+
+
+def with_other_types(value: Any) -> Any:
+    """The value, in which a number that is no int is a text with its type, so that 1.0 differs from 1."""
+    if isinstance(value, Mapping):
+        return {key: with_other_types(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [with_other_types(one) for one in value]
+    return value if type(value) is int else f"{value} ({type(value).__name__})"
 
 
 def right_places(rank: int, *sizes: int) -> Places:
@@ -92,6 +104,7 @@ PLACES = question_task(
 
 
 # -- 09.batch --------------------------------------------------------------------------------------------------------
+SHAPES_OF_ROWS = ((2, 3), (2,), ())  # the shapes that one row of a batch can have
 REFUSED = "ValueError"  # stands for the answer of a function that raised one, as it must if a batch cannot be divided
 Rows = list[list[int]]  # the numbers of the rows in each micro-batch
 
@@ -105,11 +118,13 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
         m = rng.integer(2, 3) if dp < 3 else 2  # micro-batches; never three with three replicas, so batches stay short
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
-    # One more batch that can be divided, then two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
-    calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    # Two more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
-    # the other 3.
-    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]
+    # Two more batches that can be divided, in which a micro-batch has a single row and the batch has one or two. Then
+    # two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
+    calls += [(1, 1, 1, 1, 1), (2, 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
+    # Four more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and the
+    # other 3; of 9 rows two replicas get 4 each, which m divides, and one is left; there are fewer rows than
+    # micro-batches.
+    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2), (9, 2, 1, 1, 2), (3, 2, 1, 1, 2)]
     # sizes: dp, pp and tp, of which the product is the number of ranks, and the micro-batches.
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 
@@ -117,24 +132,26 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """The numbers of the rows that the learner's function returns.
 
-    Each row of a batch holds its number twice, so that a part with other columns shows.
+    Each element of a row is the row's number, so that a part with other columns shows.
     """
 
     def numbers_of_rows(rows: list[int], *args: int) -> Any:
         """What the learner's function returns for a batch of these rows; args are the rest of the case."""
+        _, _, pp, tp, _ = args
+        shape = SHAPES_OF_ROWS[pp * tp % len(SHAPES_OF_ROWS)]
         try:
-            parts = submitted(torch.tensor(rows)[:, None].repeat(1, 2), *args)
+            parts = submitted(torch.tensor(rows).view(-1, *[1] * len(shape)).repeat(1, *shape), *args)
         except ValueError:
             return REFUSED
-        return [row_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
+        return [row_numbers(part, shape) for part in parts] if isinstance(parts, tuple | list) else parts
 
     return run_questions(numbers_of_rows, inputs, context, BATCH)  # the Task, which an error names
 
 
-def row_numbers(part: Any) -> Any:
-    """The numbers in a part of the batch; anything but a part of the batch as it is."""
-    is_rows = isinstance(part, Tensor) and part.dim() == 2 and part.shape[1] == 2
-    return part[:, 0].tolist() if is_rows else part
+def row_numbers(part: Any, shape: tuple[int, ...]) -> Any:
+    """The numbers in a part of a batch whose rows have this shape; anything but a part of the batch as it is."""
+    is_rows = isinstance(part, Tensor) and part.dim() and part.shape[1:] == shape and part.dtype == torch.int64
+    return part.flatten(1)[:, 0].tolist() if is_rows and shape else part.tolist() if is_rows else part
 
 
 def right_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
@@ -156,6 +173,15 @@ def rule_of_rows(case: Sequence[Any], answer: Any) -> Words:
 
 
 ERRORS = {"AssertionError": "other_exception", "IndexError": "index_beyond_dp"}  # the class of an exception -> the hint
+
+
+def recognise_batch(failure: RunFailure) -> list[str]:
+    """The hint that fits the class of the exception, or torch's error about a dimension that a batch does not have."""
+    if "Dimension out of range" in failure.text:
+        return ["rows_with_columns"]
+    return [key for name, key in ERRORS.items() if name == failure.type_name]
+
+
 BATCH = question_task(
     "09.batch",
     "own_rows(batch, rank, dp, pp, tp, num_microbatches)",
@@ -165,7 +191,7 @@ BATCH = question_task(
     make_inputs=make_batch,
     run_submission=run_batch,
     must_not_change=("batch",),
-    recognise_failure=lambda failure: [key for name, key in ERRORS.items() if name == failure.type_name],
+    recognise_failure=recognise_batch,
 )
 
 
@@ -180,19 +206,63 @@ AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these
     "whole_dropout": ("dp", "pp"),
     "cut_dropout": ("dp", "pp", "tp"),
 }
+# Positions on a long axis. Every number up to 169 is the difference of two of them, and so is what else people multiply
+# by, so that coordinates times a fixed factor collide.
+POSITIONS = (*range(13), *range(13, 170, 13), 255, 256, 500, 512, 999, 1000)
+
+
+@dataclass(frozen=True)
+class LongMesh:
+    """Some ranks of a mesh with one long axis: those at POSITIONS on that axis. It has the attributes of a Mesh."""
+
+    dp: int = 2
+    pp: int = 2
+    tp: int = 2
+
+    @functools.cached_property
+    def places(self) -> list[dict[str, int]]:
+        """The coordinates of these ranks, in the order of ranks."""
+        p, d, t = ([one for one in POSITIONS if one < size] for size in (self.pp, self.dp, self.tp))
+        return [{"dp": dp, "pp": pp, "tp": tp} for pp, dp, tp in itertools.product(p, d, t)]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.places)
+
+    def coordinates(self, number: int) -> dict[str, int]:
+        """The coordinates of the rank that stands at this place of the list."""
+        return self.places[number]
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The numbers of those that differ on this axis alone."""
+        found: dict[tuple, list[int]] = {}
+        for number, place in enumerate(self.places):
+            found.setdefault(tuple(place[name] for name in AXES if name != axis), []).append(number)
+        return list(found.values())
+
+
 # The meshes about which 09.seeds asks: these small ones, and the large ones below.
-MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+MESHES: list[Mesh | LongMesh] = [
+    Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))
+]
 # On these large meshes two ranks get the same seed by accident if an answer adds their coordinates, as they are or with
-# factors such as 1, 100 and 10,000.
-MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
+# factors such as 1, 100 and 1000.
+MESHES += [Mesh(dp=16, pp=4, tp=8), LongMesh(dp=1001), LongMesh(pp=1001), LongMesh(tp=1001)]
 NUM_REPEATED = MESHES[0].world_size  # ranks that are asked again, with another seed and as if in another process
-SEED_RANGE = range(-(2**63), 2**64)  # what torch.manual_seed takes
+OTHER_SEEDS = (1, 1000, 2**16)  # they are added to the seed of these ranks, to see whether the numbers change
+SEED_RANGE = range(2**63)
 
 
 def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of every mesh, with one seed for each mesh; at last the ranks of the first mesh with another seed."""
-    questions = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
-    questions.append((questions[0][0] + rng.integer(1, 999), MESHES[0]))
+    """Every rank of every mesh, with one seed for each mesh; at last the ranks of the first mesh with other seeds.
+
+    The first seed is even, so that half of it is also half of the next one, rounded down. The smallest and the largest
+    seed come on the last meshes.
+    """
+    questions = [(rng.integer(1, 10**6), mesh) for mesh in MESHES[1:-2]]
+    questions += zip((1, 10**6), MESHES[-2:], strict=True)
+    first = 2 * rng.integer(1, 450_000)
+    questions = [(first, MESHES[0]), *questions, *((first + more, MESHES[0]) for more in OTHER_SEEDS)]
     return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in questions for place in all_coordinates(mesh)]}]
 
 
@@ -249,9 +319,11 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     # The answers in the order in which `run_seeds` asked, so each next() is the answer of one rank.
     remaining = iter(world.outputs[0])
     by_mesh = [[next(remaining) for _ in range(mesh.world_size)] for mesh in MESHES]
-    with_other_seed, with_other_hash = ([next(remaining) for _ in range(NUM_REPEATED)] for _ in range(2))
+    *with_other_seeds, with_other_hash = (
+        [next(remaining) for _ in range(NUM_REPEATED)] for _ in range(len(OTHER_SEEDS) + 1)
+    )
     yield expect(with_other_hash == by_mesh[0], words["hash_is_salted"])
-    pairs = list(zip(by_mesh[0], with_other_seed, strict=True))
+    pairs = [pair for others in with_other_seeds for pair in zip(by_mesh[0], others, strict=True)]
     # Kinds whose seed stays the same on some rank when another seed is given.
     constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
     yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
@@ -275,8 +347,11 @@ def judge_sharing(by_mesh: Sequence[Sequence[Mapping[str, int]]]) -> Iterator[Ju
             rank = next((rank for rank in range(mesh.world_size) if got[rank] != expected[rank]), 0)
             text = words["same_seed" if got[rank] < expected[rank] else "other_seed"]
             other = min(got[rank], expected[rank])
-            places = [mesh_text(mesh.coordinates(one)) for one in (rank, other)]
-            text = text.format(kind, mesh_text(sizes_of(mesh)), rank, other, *places, COMMA.join(AXES_OF_KIND[kind]))
+            places = [mesh.coordinates(one) for one in (rank, other)]
+            ranks = [(one["pp"] * mesh.dp + one["dp"]) * mesh.tp + one["tp"] for one in places]
+            text = text.format(
+                kind, mesh_text(sizes_of(mesh)), *ranks, *map(mesh_text, places), COMMA.join(AXES_OF_KIND[kind])
+            )
             yield expect(got == expected, text, mistakes=known)
 
 

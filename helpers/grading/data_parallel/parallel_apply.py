@@ -73,13 +73,13 @@ class ReplicaBarrier:
         self.calls: list[dict[str, Any]] = [{} for _ in range(num_devices)]
 
     def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Any], Tensor]:
-        """A stand-in for the model on one device. It takes x of shape (rows, in), alone or first in a tuple.
+        """A stand-in for the model on one device. It takes x of shape (rows, in), alone, first in a tuple or in a dict.
 
         fails: it raises StayedAway in place of computing.
         """
 
         def forward(piece: Any) -> Tensor:
-            x = piece[0] if isinstance(piece, tuple) else piece
+            x = piece[0] if isinstance(piece, tuple) else piece["x"] if isinstance(piece, dict) else piece
             self.calls[device] = modes_here() | {"met": self.has_met_all()}
             if fails:
                 self.done[device].set()
@@ -129,7 +129,11 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     `failures`, for each of the lists what call_with_failure returns.
     """
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
-    tuples = [(x, 1.0) for x in inputs["inputs"]]  # as scatter splits a batch that is a tuple; one mode tries them
+    # As scatter splits a batch that is a tuple, and one that is a dict. One mode tries each of the two.
+    other_kinds = {
+        "no_grad": [(x, 1.0) for x in inputs["inputs"]],
+        "autocast": [{"x": x, "scale": 1.0} for x in inputs["inputs"]],
+    }
     runs: dict[str, Any] = {}
     have_met = True
     for mode, (grad, dtype) in MODES.items():
@@ -137,7 +141,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
         replicas = [barrier.replica(device, weight) for device, weight in enumerate(weights)]
         cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)  # not enabled for "off"
         with torch.set_grad_enabled(grad), cast:
-            outputs = submitted(replicas, tuples if mode == "no_grad" else list(inputs["inputs"]))
+            outputs = submitted(replicas, other_kinds.get(mode) or list(inputs["inputs"]))
         output_list = outputs if isinstance(outputs, list | tuple) else []
         attached = [isinstance(output, Tensor) and output.requires_grad for output in output_list]
         runs[mode] = {"outputs": outputs, "attached": attached, "calls": barrier.calls}
@@ -208,17 +212,19 @@ def judge_failure(got: dict[str, Any], failing: list[int]) -> Iterator[Judgement
     yield expect(is_its_own, message.format(StayedAway.__name__, got["raised"]), rank=failing[0], mistakes=[known])
     known = "wrong_device_named" if got["named"] else "device_unnamed"
     is_right, message = not got["text"] or not is_its_own, words["device_not_named"]
-    devices = " / ".join(map(str, failing))
+    devices = " or ".join(map(str, failing))
     yield expect(is_right, message.format(devices, got["text"]), rank=failing[0], mistakes=[known])
 
 
+# What Python's error says -> key of the hint: a tuple is unpacked with *, or a dict with **.
+UNPACKED = dict.fromkeys(["takes 1 positional argument but", "unexpected keyword argument"], "input_unpacked")
 PARALLEL_APPLY = Task(
     key="02.parallel_apply",
     signature="parallel_apply(replicas, inputs)",
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    recognise_failure=recognise_errors({"takes 1 positional argument but": "input_unpacked"}),
+    recognise_failure=recognise_errors(UNPACKED),
     runs_on="devices",
     must_not_change=("replicas", "inputs"),
 )

@@ -17,6 +17,7 @@ only what memory replicas have in common. `words["…"]` is a sentence of messag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,13 +37,25 @@ words = LAB.messages
 class RecordingLinear(nn.Linear):
     """A linear layer that records each call: in whose memory it computes, and on how many rows."""
 
-    # One dict per call: the id of the module, the addresses of its weight and bias, and the number of rows. The list is
-    # an attribute of the class, so that all layers and all their replicas share it.
+    # One dict per call: the id of the module, its weight and bias, their addresses, and the number of rows. The list is
+    # an attribute of the class, so that all layers and all their replicas share it. It keeps the tensors, so that no
+    # later replica gets the memory of an earlier one.
     calls: list[dict[str, Any]] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        addresses = addresses_of([self.weight] if self.bias is None else [self.weight, self.bias])
-        self.calls.append({"module": id(self), "addresses": addresses, "rows": len(x)})
+        tensors = [self.weight] if self.bias is None else [self.weight, self.bias]
+        call = {"module": id(self), "tensors": tensors, "addresses": addresses_of(tensors), "rows": len(x)}
+        self.calls.append(call)
+        return super().forward(x)
+
+
+class RecordingBatchNorm(nn.BatchNorm1d):
+    """A BatchNorm that records its calls among those of RecordingLinear, with its buffers in place of weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tensors = list(self.buffers())
+        call = {"module": id(self), "tensors": tensors, "addresses": addresses_of(tensors), "rows": len(x)}
+        RecordingLinear.calls.append(call)
         return super().forward(x)
 
 
@@ -60,7 +73,7 @@ class ReplicatedModel(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        inner = nn.Sequential(RecordingLinear(3, width), nn.Tanh(), nn.BatchNorm1d(width))
+        inner = nn.Sequential(RecordingLinear(3, width), nn.Tanh(), RecordingBatchNorm(width))
         self.first = nn.Sequential(inner, RecordingLinear(width, width, bias=False), nn.Tanh())
         self.again = RecordingLinear(width, width)
         self.again.weight = self.first[1].weight
@@ -110,8 +123,9 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
 
     It yields after `replicate`, so that the replicas of two cases exist at the same time, and a function that keeps
     something in a global variable is found out. Returns for each round a dict: `changed`, the names of the model's
-    parameters that are other objects now; `number`, how many replicas came back, or the type of what came instead of a
-    list; what run_replicas returns; and the model's gradients and buffers afterwards.
+    parameters that are other objects now; `is_mode_kept`, whether the model is in training mode as before; `number`,
+    how many replicas came back, or the type of what came instead of a list; what run_replicas returns; and the model's
+    gradients and buffers afterwards.
     """
     model, rounds = replicated_model(inputs), []
     for values in inputs["rounds"]:
@@ -119,12 +133,13 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
         parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
         replicas = submitted(model, len(values["pieces"]))
         now = dict(model.named_parameters())
+        is_mode_kept = all(module.training == values["is_training"] for module in model.modules())
         changed = [name for name, parameter in parameters.items() if now.get(name) is not parameter]
         yield
         number = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
-        output = {"changed": changed, "number": number}
+        output = {"changed": changed, "is_mode_kept": is_mode_kept, "number": number}
         if number == len(values["pieces"]):
-            output |= run_replicas(replicas, values["pieces"], set(addresses_of(parameters.values())))
+            output |= run_replicas(replicas, values["pieces"], set(addresses_of(model.state_dict().values())))
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
         output |= {"gradients": model_tools.detached_copies(gradients), "buffers": model_tools.detached_copies(buffers)}
         rounds.append(output)
@@ -134,7 +149,8 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
 
 
 def run_replicas(replicas: list[Any], pieces: list[Tensor], of_model: set[int]) -> dict[str, Any]:
-    """Runs each replica on its piece, then backward through all of them. of_model: addresses of the model's parameters.
+    """Runs each replica on its piece, then backward through all of them. of_model: addresses of the model's parameters
+    and buffers.
 
     Returns the outputs; `shared`, whose memory each replica but the first computes with besides its own: "model",
     "replica", or ""; and `module_shared`, whether two of them run the same module.
@@ -172,6 +188,7 @@ def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, A
     first = got["changed"][0] if got["changed"] else ""
     # What else is wrong then depends on how the model was changed.
     yield expect(not got["changed"], words["model_changed"].format(first), mistakes=["master_changed"])
+    yield expect(got["is_mode_kept"], words["mode_changed"])
     by_piece = [one_process(inputs, values, piece) for piece in values["pieces"]]
     for device, (right, output) in enumerate(zip(by_piece, got["outputs"], strict=True)):
         yield expect_tensor(words["replica_output"], right["output"], output, rank=device)
@@ -242,7 +259,8 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
     """Runs all steps with the learner's function. Returns for each what it left behind.
 
     loss: what the function returned. rows: of each call of the model's first layer, on any device. on_master: how many
-    of these calls used the model's own weights, or 1 if none did. gradients, weights: of the model.
+    of these calls used the model's own weights, or 1 if none did. on_copy: the same of the copy of a weight that most
+    calls used. gradients, weights: of the model.
     """
     model, outputs = step_model(inputs), []
     parameters = dict(model.named_parameters())
@@ -255,12 +273,16 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
         RecordingLinear.calls.clear()
         loss = submitted(model, optimizer, case["x"], case["y"], inputs["num_devices"])
         on_master = [call for call in RecordingLinear.calls if master_addresses & set(call["addresses"])]
+        copies = Counter(address for call in RecordingLinear.calls for address in {*call["addresses"]})
+        on_copy = max((count for address, count in copies.items() if address not in master_addresses), default=1)
         if isinstance(loss, float):
             loss = torch.tensor(loss, dtype=case["x"].dtype)
+        elif isinstance(loss, Tensor) and loss.numel() == 1:
+            loss = loss.detach().reshape(())
         rows = sorted(call["rows"] for call in RecordingLinear.calls)
         gradients = model_tools.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
         weights = model_tools.detached_copies(parameters)
-        output = {"loss": loss, "rows": rows, "on_master": max(1, len(on_master))}
+        output = {"loss": loss, "rows": rows, "on_master": max(1, len(on_master)), "on_copy": on_copy}
         outputs.append(output | {"gradients": gradients, "weights": weights})
     return outputs
 
@@ -285,6 +307,7 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
         rows = sorted(map(len, case["x"].chunk(inputs["num_devices"])))
         yield expect_equal(words["rows_computed"].format(size), rows, got["rows"])
         yield expect(got["on_master"] <= 1, words["too_many_on_model"].format(got["on_master"], size))
+        yield expect(got["on_copy"] <= 1, words["too_many_on_copy"].format(got["on_copy"], size))
 
 
 STEP = Task(

@@ -48,11 +48,14 @@ def make_scatter(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def batches_of(case: Mapping[str, Any]) -> list[Any]:
-    """The batches that the learner gets: a tensor, a pair, and a dict with everything that may be in a batch."""
+    """The batches that the learner gets: a tensor, a pair, and a dict with everything that may be in a batch.
+
+    The dict itself holds no tensor, only what is in it does. The tuple ("train", True) holds none at all.
+    """
     x, y = case["x"], case["y"]
     # A list is not split: each device gets all of it.
-    inner = {"mask": case["mask"], "meta": {"epoch": 3, "first": None}, "whole": [y]}
-    return [x, (x, y), {"scale": case["scale"], "x": x, "pair": (("train", True), y, inner)}]
+    inner = {"mask": case["mask"], "meta": {"epoch": 0, "first": None}, "whole": [y]}
+    return [x, (x, y), {"scale": case["scale"], "inputs": (x,), "pair": (("train", True), y, inner)}]
 
 
 def run_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:

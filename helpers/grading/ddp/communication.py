@@ -60,11 +60,13 @@ def make_buckets(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws small tensors and a bucket size `cap` in bytes, which are the same on all ranks but for the values.
 
     It draws until the last bucket is full if the case says so, and otherwise not; the first one holds several tensors
-    and more than `cap` bytes; and another one holds exactly `cap` bytes. So every mistake gives other messages.
+    and more than `cap` bytes; and another one holds exactly `cap` bytes. So every mistake gives other messages. One
+    tensor has no dimensions.
     """
     itemsize = rng.tensor(1).element_size()  # the case decides the dtype
     while True:
         shapes = [draw_shape(rng) for _ in range(rng.integer(20, 26))]
+        shapes[rng.integer(2, 9)] = ()
         cap, sizes = rng.integer(6, 12) * itemsize, [math.prod(shape) * itemsize for shape in shapes]
         first, *others, last = bucket_bytes(sizes, cap)
         is_as_wanted = last == cap if rng.case.sizes == "full" else last < cap

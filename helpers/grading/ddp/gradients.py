@@ -112,13 +112,17 @@ def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
 UNSAVED = "mask"  # the name of a buffer that is not in state_dict()
-COUNT = "1.num_batches_tracked"  # BatchNorm's int64 count
+COUNT = "1.0.num_batches_tracked"  # BatchNorm's int64 count
 FROZEN_PARAMETER = "2.bias"  # of the last layer
 
 
 def normed_model(width: int) -> nn.Module:
-    """A model with BatchNorm's three buffers (one is an int64 count), an unsaved buffer, and a frozen parameter."""
-    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2)).double()
+    """A model with BatchNorm's three buffers (one is an int64 count), an unsaved buffer, and a frozen parameter.
+
+    BatchNorm is in a module that is itself in the model, so that a loop over the model's children does not reach it.
+    """
+    norm = nn.Sequential(nn.BatchNorm1d(width))
+    model = nn.Sequential(nn.Linear(3, width), norm, nn.Linear(width, 2)).double()
     model.register_buffer(UNSAVED, torch.zeros(width, dtype=torch.float64), persistent=False)
     model.get_parameter(FROZEN_PARAMETER).requires_grad_(False)
     return model

@@ -55,9 +55,10 @@ def run_sampler(submitted, inputs: dict[str, Any], context: RankContext) -> dict
 
     Returns `first`, the order of each sampler before set_epoch is called; `orders`, for each sampler its order in each
     epoch; `twice`, a second pass of sampler 0 through the epoch of its last turn; `again`, its epoch 1, set once more;
-    and `lengths`, the len() of each sampler.
+    and `lengths`, the len() of each new sampler, and once more at the end.
     """
     samplers = [submitted(inputs["num_examples"], context.rank, context.world_size, seed) for seed in inputs["seeds"]]
+    lengths = [len(sampler) for sampler in samplers]
     outputs: dict[str, Any] = {"first": [indices(sampler) for sampler in samplers], "orders": [{} for _ in samplers]}
     for turn in range(NUM_EPOCHS):
         epochs = [(turn + number) % NUM_EPOCHS for number in range(len(samplers))]
@@ -67,7 +68,7 @@ def run_sampler(submitted, inputs: dict[str, Any], context: RankContext) -> dict
             orders[epoch] = indices(sampler)
     outputs["twice"] = indices(samplers[0])
     samplers[0].set_epoch(1)
-    return outputs | {"again": indices(samplers[0]), "lengths": [len(sampler) for sampler in samplers]}
+    return outputs | {"again": indices(samplers[0]), "lengths": lengths + [len(sampler) for sampler in samplers]}
 
 
 def indices(sampler) -> list[int]:
@@ -230,6 +231,12 @@ def judge_orders(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> I
     has_other_cause = world.size == 1 or mistakes in (["not_shuffled"], ["epoch_ignored"])
     message = words["same_examples"].format(same_sets[0] if same_sets else 0)
     yield expect(has_other_cause or not same_sets, message, mistakes=mistakes)
+    # by_epoch[epoch][number of the seed]
+    by_epoch = list(zip(*by_seed, strict=True))
+    fixed = [rank for rank in range(world.size) if any(has_one_set(of_seeds, rank) for of_seeds in by_epoch)]
+    has_other_cause |= bool(same_sets) or not has_new_orders
+    message = words["same_examples_for_seeds"].format(fixed[0] if fixed else 0)
+    yield expect(has_other_cause or not fixed, message, mistakes=["seed_within_share"])
 
 
 def has_one_set(epochs: Sequence[Shares], rank: int) -> bool:

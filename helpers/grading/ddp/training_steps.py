@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,8 +31,9 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor,
 from helpers.grading.kit.model_tools import scaled
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words, book
-from helpers.ranks.nccl import NcclVerdict, replay
-from helpers.ranks.nccl.rank_rules import record_journal
+
+if TYPE_CHECKING:
+    from helpers.ranks.nccl import NcclVerdict
 
 words = LAB.messages
 nccl_words = book("nccl")  # texts about verdicts on NCCL calls
@@ -69,8 +70,9 @@ def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
 def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_size: int) -> list[int]:
     """The number of examples of each micro-batch of a rank.
 
-    The case decides: "one_each" has one micro-batch of 4 examples; "some_empty" has empty micro-batches, and the last
-    rank has no examples at all; otherwise rank r draws different lengths from 5r + 1 to 5r + 5.
+    The case decides: "one_each" has one micro-batch of 4 examples; "some_empty" has empty micro-batches, the first one
+    on rank 0 and any one on the others, and the last rank has no examples at all; otherwise rank r draws different
+    lengths from 5r + 1 to 5r + 5.
     """
     if rng.case.sizes == "one_each":
         return [4]
@@ -78,7 +80,10 @@ def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_si
     if rng.case.sizes != "some_empty":
         return lengths
     is_last_of_several = world_size > 1 and rank == world_size - 1
-    return [0] * num_micro_batches if is_last_of_several else [*lengths[:-1], 0]
+    if is_last_of_several:
+        return [0] * num_micro_batches
+    lengths[rng.integer(0, num_micro_batches - 1) if rank else 0] = 0
+    return lengths
 
 
 def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
@@ -168,15 +173,19 @@ REFUSALS = {"Tensors must be contiguous": "strided", "ReduceOp.B": "bitwise_flag
 
 
 def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws two to four rows of one long series per rank. In case 0 one rank, never rank 0, has a large error."""
+    """Draws one to four rows of one long series per rank.
+
+    In case 0 some have a large error: rank 1 of 2 ranks, rank 0 of 3 ranks, and two of 4 ranks.
+    """
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
     weights = {name: rng.tensor(*p.shape) / 2 for name, p in model_tools.mlp(widths).named_parameters()}
     shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []  # None: every parameter has a gradient
     for _ in range(world_size):
-        x = rng.tensor(rng.integer(2, 4), widths[0])
+        x = rng.tensor(rng.integer(1, 4), widths[0])
         inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})  # small, like most errors
     if rng.case.number == 0:
-        inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0  # so far from the output that the error is large
+        for rank in {2: [1], 3: [0], 4: [rng.integer(0, 2), 3]}[world_size]:
+            inputs[rank]["y"][0, 0] = 20.0  # so far from the output that the error is large
     return inputs
 
 
@@ -185,6 +194,8 @@ def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> di
 
     The journal names lines of the learner's cell, and the outputs have to be the same for all who make one mistake.
     """
+    from helpers.ranks.nccl.rank_rules import record_journal  # here, because no other task of the lab needs the rules
+
     model = network(inputs)
     with record_journal() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
@@ -204,6 +215,8 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
 
     The first call that NCCL could not run is the only judgement: the values follow from it, or are right all the same.
     """
+    from helpers.ranks.nccl import replay
+
     journals = [json.loads(marks[-1][0]) for marks in world.marks]
     verdicts = [one for one in replay(journals) if one.kind != "warning"]
     yield from map(judgement_for, verdicts[:1])

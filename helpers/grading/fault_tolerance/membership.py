@@ -42,6 +42,10 @@ FIRST_STEP = (1, 0, 15)
 AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
 PAST_LATE, PAST_DEAD, PAST_HUNG = (4, 7, 6), (11, 7, 13), (1, 7, 21)  # a second beyond it
 NEVER_HEARD = None  # a rank that has not sent a beat yet
+TWO_BEHIND, FAR_BEHIND = (1, 5, 32), (1, 3, 32)  # hung, and more than one step behind the others
+# With these limits a rank is hung before it is dead, so a rank that was never heard for 25 s is late, and others wait
+# for it in step 0.
+PATIENT_LIMITS = {"late": 3, "dead": 30, "hung": 20}
 
 
 def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -55,23 +59,30 @@ def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     jobs += [[NEVER_HEARD, HEALTHY], [HEALTHY, NEVER_HEARD], [WAITING, DEAD, HUNG]]
     jobs += [[WAITING, DEAD], [WAITING, LATE_AND_BEHIND], [AT_LATE, WAITING], [WAITING, AT_DEAD], [AT_HUNG, WAITING]]
     jobs += [[PAST_LATE, WAITING], [WAITING, PAST_DEAD], [PAST_HUNG, PAST_HUNG]]
+    jobs += [[WAITING, HUNG, TWO_BEHIND], [FAR_BEHIND, WAITING], [PAST_HUNG], [NEVER_HEARD] * 2]
     jobs.append([FIRST_STEP] * 2)
+    small, patient_job = len(jobs), [NEVER_HEARD, PAST_HUNG]
     for other in (NEVER_HEARD, DEAD) * 8:
         jobs.append([rng.one_of(HEALTHY, WAITING, LATE, HUNG, other) for _ in range(rng.integer(2, 5))])
     # Seconds since the start of each job. A rank that was never heard is alive after 1 s, late after 5 s, and dead
     # later.
     ages = [(1, 5, 15, 45)[number % 4] if NEVER_HEARD in job else 60 for number, job in enumerate(jobs)]
     ages[jobs.index([FIRST_STEP] * 2)] = 25  # its first beats came 10 s after the start
-    return [{"cases": [draw_beats(rng, job, age) for job, age in zip(jobs, ages, strict=True)]}]
+    # Every second random job runs on a slow cluster, where all limits and all times are three times as long.
+    scales = [3 if number >= small and number % 2 else 1 for number in range(len(jobs))]
+    cases = [draw_beats(rng, *of_job) for of_job in zip(jobs, ages, scales, strict=True)]
+    cases.insert(small, [*draw_beats(rng, patient_job, 25)[:-1], PATIENT_LIMITS])
+    return [{"cases": cases}]
 
 
-def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list[Any]:
+def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float, scale: int = 1) -> list[Any]:
     """A case whose beats give the ranks of a job this status: beats, number of ranks, start, now, and the limits.
 
-    The job began `age` seconds ago. A rank's own clock may be hours off.
+    The job began `age` seconds ago. A rank's own clock may be hours off. scale: multiplies all times and limits.
     """
-    now = rng.integer(60, 99)
-    started = now - age
+    job = [status and (scale * status[0], status[1], scale * status[2]) for status in job]
+    now = scale * rng.integer(60, 99)
+    started = now - scale * age
     beats: list[Beat] = []
     for rank, status in enumerate(job):
         if status is NEVER_HEARD:
@@ -84,7 +95,13 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
         arrivals = [(since - 2, step - 1)] if len(job) > 2 else []
         arrivals += [(since, step), (last, step)] if last > since else [(since, step)]
         beats += [(rank, step, at + clock_offset, at) for at, step in arrivals if started <= at]
-    return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
+    return [
+        sorted(beats, key=lambda beat: beat[3]),
+        len(job),
+        started,
+        now,
+        {name: scale * limit for name, limit in LIMITS.items()},
+    ]
 
 
 def statuses(beats: list[Beat], ranks: int, started: float, now: float) -> list[Status]:
@@ -149,7 +166,7 @@ def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     groups = [(3, 1, [1], [], 1), (3, 0, [0], [], 2), (4, 2, [2, 1], [], 3), (5, 3, [0, 3], [0, 1], 2)]
     groups += [(4, 1, [0, 2], [], 4), (4, 1, [0, 2], [], 3), (2, 0, [1], [], 2)]
-    groups += [(3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1)]
+    groups += [(3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1), (4, 8, [3, 1, 0, 2], [1], 4)]  # in the last all ranks died
     for num_spares in (0, 1, 2, 3, 3):
         size = rng.integer(3, 6)
         dead = torch.randperm(size, generator=rng)[: rng.integer(1, 3)].tolist()
@@ -166,6 +183,7 @@ def draw_nodes(
     """
     names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
     ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
+    spares[-3:] = sorted(spares[-3:], reverse=True)  # so that those that are left are not in the order of their names
     dead_names = [ranks[rank] for rank in dead] + [spares[i] for i in dead_spares]
     # generation + 3: so that no number of restarts is this generation or the next one.
     return [ranks, spares, dead_names, needed, generation, {name: rng.one_of(0, 1, generation + 3) for name in names}]
@@ -175,9 +193,10 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
     """The learner's answer to each case as three values. An answer of another form is repeated three times."""
 
     def three_values(*args: Any) -> Any:
-        """The learner's answer as a list of three values."""
+        """The learner's answer as a list of three values; three times None is not the None that is asked for."""
         answer = submitted(*args)
-        return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
+        is_three = isinstance(answer, list | tuple) and len(answer) == 3 and any(part is not None for part in answer)
+        return list(answer) if is_three else [answer] * 3
 
     return answers.run_questions(three_values, inputs, context, REGROUP)  # the Task, which an error names
 

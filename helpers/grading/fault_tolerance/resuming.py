@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -48,20 +48,27 @@ def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All ranks of jobs that stopped in the middle of an epoch.
 
     A case is: the state, the orders of the epochs, the batch, the rank, the number of ranks (dp), and how many steps
-    are asked for. Job 1 has two samples per rank and step, and steps that may reach the third epoch; job 2 stopped one
-    sample before the end of an epoch, and job 5 at its end. The batch has changed on the way, so steps do not say how
-    many samples were trained on.
+    are asked for. Job 1 has two samples per rank and step, and steps that may reach the third epoch. There an epoch
+    begins with the sample with which the epoch before ended, so a step can have it twice. Job 2 stopped one sample
+    before the end of an epoch, and job 5 at its end. Job 6 asks for one step. The batch has changed on the way, so
+    steps do not say how many samples were trained on.
     """
     cases: list[list[Any]] = []
     for number, (samples, dp) in enumerate(((5, 1), (5, 2), (7, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
         batch = dp * rng.integer(2 if number == 1 else 1, 2)
         orders = [torch.randperm(samples, generator=rng).tolist() for _ in range(NUM_EPOCHS)]
+        for before, order in pairwise(orders if number == 1 else []):
+            place = order.index(before[-1])
+            order[:] = order[place:] + order[:place]
         in_epoch = rng.integer(2, samples - 1)
-        trained = in_epoch + samples * (rng.integer(0, 2) if number else 0)  # job 0 is in its first epoch
+        # Job 0 is in its first epoch, and job 1 at most in its second, so that it never reaches orders that repeat.
+        trained = in_epoch + samples * (rng.integer(0, 1 if number == 1 else 2) if number else 0)
         trained = {2: 2 * samples - 1, 5: 2 * samples}.get(number, trained)
         step = rng.one_of(*(n for n in range(1, trained + 1) if n * batch != trained))
-        state = {"step": step, "trained": trained, "handed_out": trained + batch * rng.integer(1, 3), "dp": dp + 1}
-        cases += [[state, orders, batch, rank, dp, rng.integer(4 if number == 1 else 2, 4)] for rank in range(dp)]
+        handed_out, old_dp = trained + batch * rng.integer(1, 3), dp + rng.integer(1, 3)
+        state = {"step": step, "trained": trained, "handed_out": handed_out, "dp": old_dp}
+        steps = 1 if number == 6 else rng.integer(4 if number == 1 else 2, 4)
+        cases += [[state, orders, batch, rank, dp, steps] for rank in range(dp)]
     return [{"cases": cases}]
 
 
@@ -119,7 +126,8 @@ def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All readers of tensors that other numbers of ranks wrote.
 
     A case is: the pieces, the elements of the full tensor, the rank that reads, and the number of ranks. Pieces are
-    sorted by file name, so rank 10 comes before rank 2. From the sixth tensor on they have any length.
+    sorted by file name, so rank 10 comes before rank 2. From the sixth tensor on they have any length, the sixth has
+    pieces without elements, and from the eighth on the numbers in the names are in no order.
     """
     # Each (elements of the tensor, number of ranks that wrote it, number of ranks that read it).
     sizes = [(6, 2, 3), (9, 3, 2), (10, 1, 3), (7, 3, 1), (3, 2, 5), (26, 12, 3), (26, 12, 13)]
@@ -129,7 +137,10 @@ def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         edges = [total * rank // writers for rank in range(writers + 1)]
         if number > 4:
             edges[1:-1] = sorted(rng.integer(0, total) for _ in range(writers - 1))
-        pieces = sorted((f"rank_{rank}.pt", edges[rank], edges[rank + 1]) for rank in range(writers))
+        if number == 5:
+            edges[5] = edges[4] = edges[3]
+        names = torch.randperm(writers, generator=rng).tolist() if number > 6 else range(writers)
+        pieces = sorted((f"rank_{names[rank]}.pt", edges[rank], edges[rank + 1]) for rank in range(writers))
         cases += [[pieces, total, rank, readers] for rank in range(readers)]
     return [{"cases": cases}]
 
@@ -140,7 +151,7 @@ def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContex
     Element i of the full tensor is the number i plus another one in each run, which is subtracted from the answer, so
     that nobody can return the elements without reading them.
     """
-    added = float(secrets.randbelow(1_000_000) + 1_000_000)
+    added = secrets.randbelow(1_000_000) + 1_000_000.5  # not whole, so that a tensor of integers does not hold them
 
     def elements_and_count(pieces: list[SavedPiece], *args: int) -> Any:
         """The learner's elements, and the number of elements that were read for them."""
@@ -156,7 +167,11 @@ def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContex
             return elements
 
         answer = submitted(pieces, *args, read)
-        return [(answer - added).tolist() if isinstance(answer, Tensor) else answer, sum(counts)]
+        if not isinstance(answer, Tensor):
+            # An empty list is shown as a text, because it is no empty tensor.
+            return [answer if answer or answer is None else repr(answer), sum(counts)]
+        elements = (answer - added).tolist() if answer.dim() == 1 else f"tensor(shape={list(answer.shape)})"
+        return [elements, sum(counts)]
 
     return answers.run_questions(elements_and_count, inputs, context, RESHARD)  # the Task, which an error names
 

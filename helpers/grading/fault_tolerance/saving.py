@@ -242,6 +242,9 @@ def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
         for operation, outcome in enumerate(on_full, start=1):
             disk = words["on_full_disk"].format(operation)
             yield from judge_crashes(case, outcome, disk)
+            message = words["told_and_raised"].format(disk)
+            is_consistent = not (outcome["raised"] and outcome["num_told"])
+            yield expect(is_consistent, message, mistakes=[outcome["mistake"] or "told_before_the_end"])
             # A full disk must show: by OSError, unless the checkpoint was complete before.
             is_shown = outcome["raised"] or outcome["num_told"] > 0
             yield expect(is_shown, words["no_error"].format(disk), mistakes=["error_swallowed"])
@@ -299,12 +302,13 @@ MARGIN = 0.1  # of a step, around .5: no case is so near to where rounding to wh
 
 
 def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Young's own example, a large job, one that saves after each step, one that saves seldom; then random ones.
+    """Young's own example, a large job, one that saves after each step, one that saves seldom, short steps; then more.
 
     A case is: nodes, and in seconds a node's mean time between failures, a save, a repair, and a step. The large job
     has 0.0065 failures per node and day. A drawn job is left out if its steps between saves are too near to .5.
     """
     jobs = [[1, 6000, 10, 600, 15], [2048, 13_292_308, 60, 300, 4], [4, 2000, 1, 100, 300], [100, 1e6, 20, 4000, 2]]
+    jobs.append([4, 600, 1, 57, 0.5])  # 20.35 s, which are 41 steps, but 40 if the seconds are rounded first
     while len(jobs) < 10:
         nodes = rng.integer(2, 3000)
         seconds = nodes * 500 * rng.integer(4, 60), 5 * rng.integer(1, 30), 60 * rng.integer(10, 60)

@@ -23,7 +23,6 @@ from helpers.records import CommEvent, CommLog
 
 words = book("values")  # sentences in English and Chinese
 RETURNED = "returned"  # the mark that a rank sets when a call returned
-MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # they fit each such task
 RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]  # a task's run_submission
 
 

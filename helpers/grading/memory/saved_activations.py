@@ -21,6 +21,7 @@ numbers. `words["…"]` is a sentence of messages.yaml, or what a sentence calls
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -198,6 +199,9 @@ MAX_CHUNKS, MAX_GRADIENT_COPIES = 8, 5
 # Chunks of logits that one tensor may be as large as: 2, because for float32 logits a tensor of float64 or a one-hot
 # matrix of int64 has twice their bytes.
 MAX_TENSOR = 2
+# The share of a chunk's logits that the largest tensor has at least, since a right answer may leave padding out. It is
+# judged in the case of many chunks, where padding is rare in the first ones.
+MIN_TENSOR, MANY_CHUNKS = 0.6, 20
 
 
 def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -276,15 +280,20 @@ def plain_loss(x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor
 
 
 def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, float]) -> Iterator[Judgement]:
-    """Expects a peak of some chunks of logits, and no tensor that is much larger than one chunk of them."""
+    """Expects a peak of some chunks of logits, and a largest tensor that has about the size of one chunk of them."""
     x, weight = inputs["x"], inputs["weight"]
     of_chunk, of_all = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))  # bytes of logits
     peak, largest, chunk, total = (format_bytes(int(n)) for n in (got["peak"], got["largest"], of_chunk, of_all))
     max_tensor = max(MAX_TENSOR * of_chunk, weight.nbytes, x.nbytes)
     mistakes = ["logits_kept" if got["largest"] <= max_tensor else "logits_at_once"]
+    if got["largest"] == math.ceil(len(x) / inputs["chunk"]) * len(weight) * x.itemsize:
+        mistakes = ["number_of_chunks"]  # the logits of a piece, if there are `chunk` pieces
     is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
     yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
     yield expect(got["largest"] <= max_tensor, words["loss_tensor"].format(largest, chunk, total), mistakes=mistakes)
+    if len(x) > MANY_CHUNKS * inputs["chunk"]:
+        is_right = got["largest"] >= MIN_TENSOR * of_chunk
+        yield expect(is_right, words["small_tensor"].format(largest, chunk), mistakes=["chunk_ignored"])
 
 
 # What run_chunked returns, and what a sentence calls it; "x" and "weight" are the gradients of these two.

@@ -148,8 +148,9 @@ def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     quarters = [[seconds / 4 for seconds in of_stages] for of_stages in draw_seconds(rng, p)]
     cases.append([draw_late_peak(rng, p, m), *quarters])
     cases.append([action_lists(schedules.one_f_one_b(11, 12)), *draw_seconds(rng, 11)])  # numbers with two digits
-    free_forward = [[0, *[3] * (p - 1)], [2] * p]  # ints, and a first stage whose forward takes no time
-    cases.append([action_lists(schedules.gpipe(p, 1)), *free_forward])
+    # Ints, a first stage whose forward takes no time, and a last stage whose backward takes none.
+    free_actions = [[0, *[3] * (p - 1)], [*[2] * (p - 1), 0]]
+    cases += [[action_lists(schedules.gpipe(p, m)), *free_actions] for m in (1, 2)]
     cases.append([action_lists(schedules.one_f_one_b(1, 3)), [2.0], [5.0]])
     return [{"cases": cases}]
 
@@ -310,7 +311,8 @@ def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     A shortcut is a way to cut without a search for the fastest slowest stage; `shortcuts` has all that are known.
     """
-    cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *draw_edge_cases(rng)]
+    two_stages = [[1, *(rng.integer(5, 9) for _ in range(rng.integer(4, 6))), 1], 2]
+    cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], two_stages, *draw_edge_cases(rng)]
     num_wanted = len(cases) + NUM_MODELS
     while len(cases) < num_wanted:
         costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]

@@ -38,10 +38,11 @@ Rows = list[list[Any]]  # each row is rank, name of the message, seconds of wait
 def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Runs of one to five ranks. The first ones are small enough to be read in a message."""
     cases = [draw_calls(rng, n, [("sum 0", "all", range(n))]) for n in (1, 2, 3)]
-    groups = [("sum 0", "all", (0, 1)), ("sum 1", "all", (2, 3)), ("copy 2", "root", (0, 1, 2))]
-    cases.append(draw_calls(rng, 5, groups))  # rank 4 takes part in no message
+    groups = [("sum 0", "all", (0, 2)), ("sum 1", "all", (3, 4)), ("copy 2", "root", (0, 2, 3))]
+    cases.append(draw_calls(rng, 5, groups))  # rank 1 takes part in no message, and others come behind it
     cases.append([{"sum 0": (1.0, 2.0)}, {"sum 0": (1.0, 2.0)}])  # no rank waits
-    cases.append([{"copy 0": (0.0, 0.5)}, {"copy 0": (1.0, 2.0)}])  # the root returns before the other rank calls
+    # Two ranks return before the last rank calls, and rank 0 is neither of them.
+    cases.append([{"copy 0": (1.0, 2.0)}, {"copy 0": (0.0, 0.5)}, {"copy 0": (0.25, 0.75)}])
     for _ in range(4):
         num_ranks, messages = rng.integer(2, 5), []
         for number in range(rng.integer(3, 6)):
@@ -230,7 +231,10 @@ def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     slow_rank = rng.integer(0, 3)
     cases += [draw_timelines(rng, 4, 8, slow_in_two_parts(slow_rank, seconds)) for seconds in (0.0, 9.0)]
     cases.append(draw_timelines(rng, 5, 10, slow_in_turn))
+    cases.append(draw_timelines(rng, 4, 8, slow_link_now_and_then(rng.integer(0, 3))))
     cases.append(draw_timelines(rng, 5, 8, slow_pair(*shuffled(rng, range(5))[:2])))
+    cases += [at_limit(rng), shuffled(rng, above_limit(rng))]
+    cases.append(draw_timelines(rng, 5, 8, slow_beside_two(shuffled(rng, range(5))[:3]), is_data_split=True))
     cases = [cases[0], *(later(timelines, rng.integer(200, 300)) for timelines in cases[1:])]
     return [{"cases": [[case] for case in cases]}]
 
@@ -295,10 +299,63 @@ def slow_in_turn(rank: int, cause: str, step: int) -> float:
     return 0.875 if cause == "compute" and step % 5 == rank else 0.0
 
 
+def slow_link_now_and_then(slow_rank: int) -> ExtraSeconds:
+    """One rank computes longer in every second step, and its link is still slower in the others, where it calls early.
+
+    Over all steps the link costs more seconds, and over the steps in which the rank calls last compute does.
+    """
+    in_odd_steps, in_even_steps = {"compute": 1.5}, {"compute": -0.25, "link": 3.0}
+
+    def extra(rank: int, cause: str, step: int) -> float:
+        return (in_odd_steps if step % 2 else in_even_steps).get(cause, 0.0) if rank == slow_rank else 0.0
+
+    return extra
+
+
 def slow_pair(slowest: int, second: int) -> ExtraSeconds:
     """Two ranks compute longer, one of them a little more, so without the slowest one the others would wait as well."""
     seconds = {slowest: 2.0, second: 1.75}
     return lambda rank, cause, step: seconds.get(rank, 0.0) if cause == "compute" else 0.0
+
+
+def slow_beside_two(ranks: Sequence[int]) -> ExtraSeconds:
+    """The first of these three ranks is slow in all three parts, and mostly in data by the median of four other ranks.
+
+    The other two are slow in every second step, in turn. So over the whole run one of the two middle ranks has no extra
+    seconds and the other has many, and their mean counts. In each step alone the median of the others is small.
+    """
+    longer = {"data": 1.5, "compute": 1.125, "link": 1.625}
+    others_longer = {"data": 1.0, "compute": 0.0, "link": 2.0}
+
+    def extra(rank: int, cause: str, step: int) -> float:
+        if rank == ranks[0]:
+            return longer[cause]
+        return others_longer[cause] if rank == ranks[1 + step % 2] else 0.0
+
+    return extra
+
+
+def at_limit(rng: CaseGenerator) -> Timelines:
+    """Two ranks, one step of 10 s, and 1 s charged to rank 1, which is a tenth and therefore not too much.
+
+    Rank 0 begins after rank 1 and returns before it, so the run is longer than the timeline of rank 0.
+    """
+    rank_0 = [("data", 0.5, 1.0), ("compute", 1.0, 7.0), ("communication", 7.0, 9.5)]
+    rank_1 = [("data", 0.0, 0.5), ("compute", 0.5, 8.0), ("communication", 8.0, 10.0)]
+    return [[shuffled(rng, rank_0)], [shuffled(rng, rank_1)]]
+
+
+def above_limit(rng: CaseGenerator) -> Timelines:
+    """Three ranks and two steps of 5 s. The last rank is charged 2 GRAINs more than a tenth, all of it in step 0."""
+
+    def step(start: float, called: float) -> list[LanePiece]:
+        times = ("data", start, start + 0.5), ("compute", start + 0.5, called), ("communication", called, start + 5.0)
+        return shuffled(rng, times)
+
+    first_calls, second_calls = (3.0, 3.0, 4.0 + GRAIN), (3.0, 3.0 + GRAIN, 3.0)
+    return [
+        [step(0.0, first), step(5.0, 5.0 + second)] for first, second in zip(first_calls, second_calls, strict=True)
+    ]
 
 
 def slow_without_effect(slow_rank: int) -> ExtraSeconds:
@@ -307,8 +364,12 @@ def slow_without_effect(slow_rank: int) -> ExtraSeconds:
     return lambda rank, cause, step: seconds.get(cause, 0.0) if rank == slow_rank else 0.0
 
 
-def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds) -> Timelines:
+def draw_timelines(
+    rng: CaseGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds, *, is_data_split: bool = False
+) -> Timelines:
     """The timelines of a run, in which each rank takes the usual seconds and the extra ones.
+
+    is_data_split: whether the data of a step comes in two pieces, as compute always does.
 
     All ranks begin at 0. In each step compute takes a few GRAINs longer by rank (jitter), so that only one rank calls
     last. The pieces of a step are in random order.
@@ -319,7 +380,8 @@ def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: Ex
         for rank, jitter in enumerate(shuffled(rng, range(num_ranks))):
             data, compute = (USUAL_SECONDS[cause] + extra(rank, cause, step) for cause in CAUSES[:2])
             # Compute comes in two pieces, like forward and backward.
-            for lane, seconds in (("data", data), ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)):
+            pair = ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)
+            for lane, seconds in (*[("data", data / 2)] * 2, *pair) if is_data_split else (("data", data), *pair):
                 pieces[rank].append((lane, now[rank], now[rank] + seconds))
                 now[rank] += seconds
         last = max(now)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task
@@ -33,10 +34,10 @@ Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the secon
 def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Times a + b / n on n GPUs for eight jobs, each (numbers of GPUs, a, b).
 
-    The first four are the lab text's own example, one that starts from one GPU, one without a serial part, and one that
-    is not sorted. The others are drawn, and one of those is not sorted either.
+    The first four are the lab text's own example, one GPU and two, which are the fewest measurements, one without a
+    serial part, and one that is not sorted. The others are drawn, and one of those is not sorted either.
     """
-    jobs = [([2, 4, 8], 4, 16), ([1, 2, 4], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
+    jobs = [([2, 4, 8], 4, 16), ([1, 2], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
     for first in (1, 2, 3, 8):  # the fewest GPUs of a job; the most are 21 times as many, above all that are drawn
         gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
         if first == 3:
@@ -87,7 +88,7 @@ CLEAR = 9.0
 
 
 def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Eight series of measurements with one outlier each.
+    """Eight series of measurements with one outlier each, in any order.
 
     A series is drawn again until it is clear which measurement is the outlier. In every second series a fit through all
     measurements misses some other measurement by most ("misleading"), so an answer that leaves that one out is wrong.
@@ -109,7 +110,8 @@ def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         is_clear = second_least > CLEAR * least and fitted_law(*case)[-1] == gpus[outlier]
         must_mislead = len(cases) % 2 == 1
         if is_clear and is_misleading == must_mislead:
-            cases.append(case)
+            order = torch.randperm(len(gpus), generator=rng).tolist()  # the text promises no order
+            cases.append([[values[i] for i in order] for values in case])
     return [{"cases": cases}]
 
 

@@ -142,7 +142,7 @@ GIB = 2**30 / 1e9  # in GB
 NUM_PLANS = 200  # for each job
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
-# There are twelve kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
+# There are fourteen kinds of jobs. In each, the plans listed here are placed among slower ones: they are fastest, but
 # most break one rule, after which the kind is named. A plan is: its GPUs as a multiple of the cluster's, tp,
 # pp, micro-batch, and its memory. A GPU of the job has some GiB; the plan's GB are that number times the last value.
 # 1 GiB is 1.0737 GB.
@@ -151,12 +151,15 @@ FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     # The first needs a little more than the memory and the second a little less, with no whole number of GB between.
     # So an answer that rounds the memory to whole GB chooses the first or the third.
     "memory": [(1, 2, 1, 1, 1.0745), (1, 4, 1, 1, 1.0725), (1, 4, 2, 1, 1.02)],
-    "nodes": [(1, 16, 1, 1, 0.5)],
+    # In this job a node has 4 GPUs, in all others 8.
+    "nodes": [(1, 8, 1, 1, 0.5), (1, 16, 1, 1, 0.5)],
     # Three GPUs are fewer than a node has, but of the groups in a row some lie across two nodes.
     "threes": [(1, 3, 1, 1, 0.5)],
     # A tensor-parallel group may fill its node, and a pipeline may reach across nodes.
     "whole node": [(1, 8, 4, 1, 0.5)],
     "batch": [(1, 1, 1, 4, 0.5)],
+    # The replicas do not divide the batch, although a micro-batch of 1 divides what each would get, without the rest.
+    "odd batch": [(1, 1, 1, 1, 0.5)],
     "heads": [(1, 8, 1, 1, 0.5)],
     "layers": [(1, 1, 16, 1, 0.5)],
     "gpus": [(2, 8, 1, 1, 0.5), (0.5, 4, 1, 1, 0.5)],
@@ -178,10 +181,17 @@ def make_plans(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     """200 plans, and the job for which one is to be chosen."""
     gpus, gib = 96 if kind == "threes" else rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
-    job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
+    job = {
+        "gpus": gpus,
+        "gpus_per_node": 4 if kind == "nodes" else 8,
+        "gib": gib,
+        "heads": 12 if kind in ("plain", "heads") else 48,
+    }
     # 16 stages never divide the layers. tp = 8 divides 48 heads but not 12, so in "plain" drawn plans break that rule.
     # The batch is the GPUs times 2 times an odd number, so micro-batches of 4 on as many replicas as GPUs never fit.
     job |= {"layers": 8 * rng.one_of(3, 5, 7), "batch": 2 * gpus * rng.one_of(1, 3, 5)}
+    if kind == "odd batch":
+        job["batch"] += gpus // 2
     # Where the fastest plans stand in the list. Nine numbers are drawn, since some may be equal and three are needed.
     positions = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
     placed = dict(zip(positions, FASTEST_PLANS[kind], strict=False))

@@ -104,6 +104,7 @@ def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterat
     """
     linear = linear_from(inputs)
     before, memory_of_linear = snapshot(linear), storage_addresses(linear)
+    settings = settings_of(linear)
     layer = submitted(linear)
     shares_memory = any(storage_addresses(parameter) & memory_of_linear for parameter in parameters_of(layer).values())
     yield
@@ -121,7 +122,7 @@ def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterat
         "shares_memory": shares_memory,
     }
     result["stepped"] = output_after_doubling(layer, parameters, batches[0])
-    result["layer_changed"] = not is_unchanged(before, linear)
+    result["layer_changed"] = not is_unchanged(before, linear) or settings_of(linear) != settings
     full_weight = weakref.ref(linear.weight)
     del linear, before
     if full_weight() is not None:
@@ -154,6 +155,11 @@ def linear_from(inputs: Mapping[str, Any]) -> nn.Linear:
     linear = nn.Linear(in_features, out_features, bias=inputs["bias"] is not None, dtype=inputs["weight"].dtype)
     linear.load_state_dict({name: inputs[name] for name in ("weight", "bias") if inputs[name] is not None})
     return linear
+
+
+def settings_of(linear: nn.Linear) -> dict[str, Any]:
+    """The layer's in_features, out_features and training mode."""
+    return {name: value for name, value in vars(linear).items() if not name.startswith("_")}
 
 
 def parameters_of(layer: Any) -> dict[str, nn.Parameter]:

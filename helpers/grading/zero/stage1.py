@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
-from helpers.grading.kit.comparisons import expect, is_lone_rank_without_messages, with_rule
+from helpers.grading.kit.comparisons import expect, is_close, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.histories import History, judge_history, named_copies
 from helpers.grading.kit.model_tools import GradientDescent
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
@@ -35,6 +35,7 @@ from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     expect_calls_and_bytes,
     expect_zero_ops,
+    flatten,
     is_padding_error,
     naming_unfinished,
     padded_bytes,
@@ -111,6 +112,10 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         "history": steps,
         # buffers: those of the momentum, which are these optimizers' only state.
         "state_elements": sum(one.numel() for made in kept for one in made.buffers.values()),
+        # optimized: the elements that the optimizer has updated, sorted, because it may get a shard in several pieces.
+        "optimized": flatten([torch.empty(0), *(one.detach() for made in kept for one in made.parameters)])
+        .sort()
+        .values,
         "num_optimizers": (len(optimizers), num_first),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
     }
@@ -131,9 +136,12 @@ def right_history(world: JudgedWorld) -> History:
 
 def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
-    yield from judge_parameters(world, [output["history"] for output in world.outputs])
+    findings = list(judge_parameters(world, [output["history"] for output in world.outputs]))
+    yield from findings
     for rank, output in enumerate(world.outputs):
         yield judge_state_size(output["state_elements"], num_elements_of(world), world.size, rank)
+        if all(one.ok for one in findings):
+            yield judge_elements(world, output["optimized"], rank)
         yield from judge_side_effects(output, rank)
     if not is_lone_rank_without_messages(world):  # with one rank it is right to send nothing
         yield from expect_zero_ops(world)
@@ -152,6 +160,20 @@ def judge_parameters(world: JudgedWorld, histories: Sequence[Any]) -> Iterator[J
     for rank, history in enumerate(histories):
         # `dict` gives no histories of mistakes, since those are run on the ranks.
         yield from with_rule(rule, judge_history(right, history, rank=rank))
+
+
+def judge_elements(world: JudgedWorld, optimized: Tensor, rank: int) -> Judgement:
+    """The optimizer updates the elements of this rank's shard; on the last ranks it may leave the padding out.
+
+    optimized: the elements that it has updated, sorted, after the last step. The judge names the mistake, because the
+    parameters are right whichever rank updates an element.
+    """
+    line = flatten(right_history(world)[-1].values())
+    shard, num_elements = shard_of(line, rank, world.size), line.numel()
+    own = shard[: max(0, num_elements - rank * len(shard))]  # without the padding
+    is_shard = any(is_close(one.sort().values, optimized) for one in (shard, own) if len(one) == len(optimized))
+    message = words["other_elements"].format(rank, rank * len(shard), rank * len(shard) + len(own), num_elements)
+    return expect(is_shard or len(optimized) > len(shard), message, rank=rank, mistakes=["other_line"])
 
 
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:

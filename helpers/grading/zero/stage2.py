@@ -73,7 +73,9 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     weights = model_tools.random_weights(rng, model_tools.mlp(widths))
     # 0.3 keeps the positive terms small, so that tanh is not saturated.
     weights = {name: 0.3 * weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
-    common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
+    # In the order of the layers in the first case, and then in another, which backward does not reverse either.
+    order = torch.arange(len(weights)).roll(rng.integer(1, len(weights) - 1) if rng.case.number else 0).tolist()
+    common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches, "order": order}
     num_batches = sum(micro_batches)
     # Each rank has the same model and inputs of its own for every micro-batch.
     return [common | {"x": [rng.tensor(NUM_EXAMPLES, widths[0]).abs() for _ in range(num_batches)]} for _ in range(n)]
@@ -86,6 +88,12 @@ def model_of(inputs: Mapping[str, Any]) -> nn.Module:
     return model
 
 
+def parameters_in_order(model: nn.Module, inputs: Mapping[str, Any]) -> list[nn.Parameter]:
+    """The parameters of the model in the order in which the learner's function gets them."""
+    parameters = list(model.parameters())
+    return [parameters[i] for i in inputs["order"]]
+
+
 def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Runs two steps of some micro-batches each, with `finish()` at the end of each step.
 
@@ -93,7 +101,8 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     `yield` another case may take its turn on the ranks.
     """
     model = model_of(inputs)
-    parameters, grad_bytes, bytes_left = list(model.parameters()), [], []  # grad_bytes: of all .grad, at each moment
+    parameters = parameters_in_order(model, inputs)
+    grad_bytes, bytes_left = [], []  # grad_bytes: of all .grad, at each moment
 
     def before_hook(parameter: nn.Parameter) -> None:
         """Runs before the learner's hook: notes what the gradients that came earlier still hold."""
@@ -176,7 +185,8 @@ def mean_gradients(world: JudgedWorld, numbers: Iterable[int]) -> list[Tensor]:
         for number in numbers:
             for inputs in world.inputs:
                 model(inputs["x"][number]).square().sum().backward()
-    return [parameter.grad.flatten() / world.size for parameter in model.parameters()]
+    parameters = parameters_in_order(model, world.inputs[0])
+    return [parameter.grad.flatten() / world.size for parameter in parameters]
 
 
 def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:

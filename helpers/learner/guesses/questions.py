@@ -29,7 +29,6 @@ from helpers.learner.words import Words
 
 FOLDER = Path(__file__).parent
 DECLARATION_FIELDS = {"answer", "zh", "spoils"}  # that an entry of a file may have
-FORMS = ("number", "between", "choice", "order")  # of answers; "between": a range, given by two numbers
 KINDS = ("memory", "traffic", "time", "count")  # what a question is about, by which a learner's guesses are judged
 TIME_UNITS = ("s", "ms", "µs", "us", "ns", "min", "h")
 LONGEST_KEY = 60  # characters of a key that is made from a question's text
@@ -123,7 +122,7 @@ class Question:
 
     key: str
     text: Words
-    form: str = "number"  # one of FORMS
+    form: str = "number"  # or "between" (a range, given by two numbers), "choice", "order"
     kind: str = "count"  # one of KINDS
     unit: str = ""
     options: tuple[Words, ...] = ()  # the choices, or the things to put in order, as they are shown

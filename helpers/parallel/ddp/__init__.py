@@ -4,15 +4,13 @@ MiniDDP                          all of DDP on one screen: hooks, buckets, overl
 NaiveDDP, FlatDDP                one message per gradient, and one message in all, after backward   simple.py
 BucketedDDP                      buckets during backward, the base class of DistributedDataParallel   simple.py
 DistributedDataParallel          BucketedDDP with all of PyTorch's options   distributed_data_parallel.py
-allreduce_hook, fp16_compress_hook, bf16_compress_hook
-                                 communication hooks, which average one bucket, also in 16 bits   comm_hooks.py
+fp16_compress_hook               a communication hook, which averages one bucket in 16 bits   comm_hooks.py
 DistributedSampler               which examples a rank sees   data.py
-count_tokens, token_mean         the mean loss over tokens that are spread unequally over ranks   data.py
 SyncBatchNorm                    batch normalisation over the batch of all ranks   sync_batch_norm.py
 """
 
-from helpers.parallel.ddp.comm_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
-from helpers.parallel.ddp.data import DistributedSampler, count_tokens, token_mean
+from helpers.parallel.ddp.comm_hooks import fp16_compress_hook
+from helpers.parallel.ddp.data import DistributedSampler
 from helpers.parallel.ddp.distributed_data_parallel import DistributedDataParallel
 from helpers.parallel.ddp.mini import MiniDDP
 from helpers.parallel.ddp.simple import BucketedDDP, FlatDDP, NaiveDDP
@@ -26,9 +24,5 @@ __all__ = [
     "MiniDDP",
     "NaiveDDP",
     "SyncBatchNorm",
-    "allreduce_hook",
-    "bf16_compress_hook",
-    "count_tokens",
     "fp16_compress_hook",
-    "token_mean",
 ]

@@ -1,4 +1,4 @@
-"""Provides communication hooks, which average one bucket of gradients; they work in this course's DDP and in torch's.
+"""Provides a communication hook, which averages one bucket of gradients; it works in this course's DDP and in torch's.
 
 A hook gets (state, bucket), must average over the ranks itself, and returns a Future of the flat result. Here `state`
 is the process group, or None for all ranks. This course's Bucket has the methods of torch's GradBucket. torch checks
@@ -12,29 +12,15 @@ from torch import Tensor
 from torch.futures import Future
 
 
-def allreduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Do what DDP does without a hook: divide by N and all-reduce. Payload: n bytes."""
-    return _all_reduce_as(bucket.buffer().dtype, group, bucket)
-
-
 def fp16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in fp16. Payload: n/2 bytes; 11 bits of mantissa; values above 65504 overflow.
+    """Average the bucket over the ranks in fp16. Payload: n/2 bytes; 11 bits of mantissa; values above 65504 overflow.
 
-    It divides by N before the sum, so that the sum cannot overflow where the mean would fit.
+    It divides by N before the sum, so that the sum cannot overflow where the mean would fit. The mean is written into
+    the bucket in the bucket's own dtype.
     """
-    return _all_reduce_as(torch.float16, group, bucket)
-
-
-def bf16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in bf16. Payload: n/2 bytes; 8 bits of mantissa, and the range of fp32."""
-    return _all_reduce_as(torch.bfloat16, group, bucket)
-
-
-def _all_reduce_as(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Average the bucket over the ranks in `dtype`, and write the mean into the bucket in its own dtype."""
     group = group if group is not None else dist.group.WORLD
     buffer = bucket.buffer()
-    message = buffer.to(dtype).div_(group.size())
+    message = buffer.to(torch.float16).div_(group.size())
     work = dist.all_reduce(message, group=group, async_op=True)
     # the Future of a collective holds a list of tensors, here of one
     return work.get_future().then(lambda future: buffer.copy_(future.value()[0]))

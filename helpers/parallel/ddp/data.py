@@ -1,10 +1,6 @@
-"""Decides which examples each rank trains on, and averages the loss over tokens that are spread unequally over ranks.
+"""Decides which examples each rank trains on.
 
-    DistributedSampler          this rank's indices, equal to those of torch.utils.data.DistributedSampler
-    count_tokens, token_mean    the mean over all tokens of a step
-
-A mean of means is wrong as soon as the counts differ. DDP averages gradients over N ranks, so the loss that a rank
-differentiates must be N * (sum of its token losses) / (tokens of the whole step): then the average is the global mean.
+DistributedSampler gives this rank's indices, equal to those of torch.utils.data.DistributedSampler.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from collections.abc import Iterator, Sized
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.utils.data import Sampler
 
 
@@ -69,27 +64,3 @@ class DistributedSampler(Sampler[int]):
             return list(range(len(self.dataset)))
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return torch.randperm(len(self.dataset), generator=generator).tolist()
-
-
-def count_tokens(local_tokens: int, group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> int:
-    """Return the tokens of the step on all ranks. local_tokens: this rank's, summed over its micro-batches of the step.
-
-    It sends one 8-byte all-reduce; call it once per step, before the first micro-batch. Raises ValueError for a local
-    count below 0, and for a step without any token. device: where the group can send, "cuda" for NCCL.
-    """
-    if local_tokens < 0:
-        raise ValueError(f"count_tokens got {local_tokens} tokens: count the targets that are not ignored, 0 or more")
-    total = torch.tensor(local_tokens, dtype=torch.int64, device=device)
-    dist.all_reduce(total, group=group)
-    if total == 0:
-        raise ValueError("no rank has a token in this step, so there is nothing to average: skip the step on all ranks")
-    return int(total)
-
-
-def token_mean(loss_sum: Tensor, global_tokens: int, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the loss to call `.backward()` on: N * loss_sum / global_tokens.
-
-    loss_sum: the sum of token losses of this micro-batch. It sends nothing. The sum of this value over micro-batches,
-    averaged over ranks, is the mean token loss.
-    """
-    return loss_sum * (dist.get_world_size(group) / global_tokens)

@@ -4,7 +4,7 @@
     Zero1          shards the optimizer state                           stage1.py
     Zero2          shards gradients, too                                stage2.py
     Zero3          shards parameters, too, as FSDP does                 stage3.py
-sharded_checkpoint.py saves and loads any of the three stages.
+A Trainer (helpers/compose) trains a model under any of the three stages, and saves and loads what its ranks store.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
 

@@ -155,7 +155,7 @@ class FlatVector:
 class ShardedOptimizer:
     """Base class of Zero1 and Zero2. `optimizer` is the torch optimizer inside: give it to a learning-rate scheduler.
 
-    It has no state_dict, because each rank has only its shards: sharded_checkpoint.py saves and loads it.
+    It has no state_dict, because each rank has only its shards: a Trainer (helpers/compose) saves and loads them.
     params: as torch's optimizers take them: tensors, (name, tensor) pairs or parameter groups; frozen parameters do not
     change. bucket_bytes: parameters share a vector until they reach this size. options: those of the optimizer.
     Raises ValueError for nothing trainable, a parameter given twice, ranks with different models, or an optimizer that

@@ -21,7 +21,7 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -37,7 +37,6 @@ from helpers.parallel.zero import gathered_unit
 from helpers.parallel.zero.freed_weights import GatherQueue
 from helpers.parallel.zero.gathered_unit import UnitRule, group_by_unit
 from helpers.parallel.zero.sharded_construction import ShardedConstruction
-from helpers.parallel.zero.state import full_state
 
 
 class Zero3(nn.Module):
@@ -285,5 +284,22 @@ class Zero3(nn.Module):
         return clip_grad_norm_(self.parameters(), max_norm, norm_type, group=self.group)
 
     def full_state(self) -> dict[str, Tensor]:
-        """Return the plain model's state_dict on every rank. It sends one all-gather per unit."""
-        return full_state(self.units, self.module)
+        """Return the plain model's state_dict on every rank, tied names included. It sends one all-gather per unit."""
+        state = {}
+        for unit in self.units:
+            for use, full in zip(unit.uses, unit.full(), strict=True):
+                state.update(dict.fromkeys(use.names, full.clone()))
+        for name, tensor in self.module.state_dict(keep_vars=True).items():  # keep_vars: it does not read freed weights
+            if not isinstance(tensor, nn.Parameter):  # a buffer, which every rank stores in full
+                state[name] = tensor.detach().clone()
+        return state
+
+    def stored_pieces(self) -> Iterator[tuple[str, Tensor, int]]:
+        """Yield this rank's piece of every parameter, for checkpoints: (name, 1-D piece, start).
+
+        start: the first element of the piece in the flattened parameter; 0 for a piece without elements.
+        """
+        for unit in self.units:
+            for index, (name, piece) in enumerate(unit.named_pieces()):
+                local = unit.local_pieces.get(index)  # None where this rank stores nothing of the parameter
+                yield name, piece, local.start if local else 0

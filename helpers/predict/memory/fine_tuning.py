@@ -22,7 +22,6 @@ from helpers.records.checks import check_one_of
 from helpers.specs import Link, ModelSpec, Plan
 from helpers.specs.checks import check_counts, refuse_unmodelled_fields
 
-ATTENTION = ("query", "key", "value", "projection")
 # Weights that share one constant, and constants that share one constant of the second quantization.
 QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256
 

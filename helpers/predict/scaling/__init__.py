@@ -5,10 +5,10 @@ measured_curves.py  a learner's own measurements from a CSV (`read_measurements`
                     loss (`explain_curve`); SOURCES_GPUS and SOURCES_SPEEDUPS are a published curve
 batch.py            learning rate, gradient noise scale and critical batch
 A function whose result has a name of its own returns it as a record: AmdahlFit, TrainingTime, Measurements, CurveFit,
-NoiseScale, BatchCost. A Point is one count of GPUs of a curve, and `where_it_stops` finds the last efficient one.
+NoiseScale. A Point is one count of GPUs of a curve, and `where_it_stops` finds the last efficient one.
 """
 
-from helpers.predict.scaling.batch import BatchCost, NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr
+from helpers.predict.scaling.batch import NoiseScale, critical_batch, noise_scale, scaled_lr
 from helpers.predict.scaling.laws import (
     AmdahlFit,
     Point,
@@ -34,8 +34,8 @@ from helpers.predict.scaling.measured_curves import (
 )
 
 __all__ = [
-    "SOURCES_GPUS", "SOURCES_SPEEDUPS", "AmdahlFit", "BatchCost", "CurveFit", "Measurements", "NoiseScale", "Point",
-    "TrainingTime", "amdahl", "batch_cost", "critical_batch", "efficiency", "expected_maximum",
+    "SOURCES_GPUS", "SOURCES_SPEEDUPS", "AmdahlFit", "CurveFit", "Measurements", "NoiseScale", "Point",
+    "TrainingTime", "amdahl", "critical_batch", "efficiency", "expected_maximum",
     "explain_curve", "fit_amdahl", "gpu_hours", "gustafson", "noise_scale", "read_measurements", "scaled_lr",
     "serial_share", "speedup", "time_to_train", "where_it_stops",
 ]  # fmt: skip

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, sqrt
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 
@@ -85,17 +84,3 @@ def critical_batch(batches: Sequence[int], steps: Sequence[float]) -> float:
     if fewest <= 0 or samples <= 0:
         raise ValueError("critical_batch: the steps do not fall towards a floor as batches grow; measure more batches")
     return float(samples / fewest)
-
-
-class BatchCost(NamedTuple):
-    """Steps over the fewest steps, and samples over the fewest samples, that any batch would need."""
-
-    steps: float
-    samples: float
-
-
-def batch_cost(batch: float, critical: float) -> BatchCost:
-    """What a batch costs until the same loss is reached; at the critical batch both factors are 2."""
-    check_positive("batch_cost", "batch", batch)
-    check_positive("batch_cost", "critical", critical)
-    return BatchCost(steps=1 + critical / batch, samples=1 + batch / critical)

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from helpers.commands.rehearse import RehearsalReport, findings, rehearse, run
-from helpers.commands.rehearse.run import rehearse_function
 from helpers.learner.words import Words
 
 ROOT = Path(__file__).parents[3]
@@ -220,20 +219,3 @@ def test_the_script_gets_its_arguments_and_no_process_stays(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "['--epochs', '3']" in said and "ran to its end on 1 practice card." in said
     assert not psutil.pid_exists(int(said.partition("pid ")[2].split()[0]))
-
-
-def outer(device):
-    x = torch.ones(2, device=device)  # noqa: F821 - the script imports it
-
-    def inner(x):
-        return x.numpy()
-
-    return inner(x)
-
-
-def test_a_report_names_the_function_and_its_lines_and_nothing_of_the_script_around():
-    report = rehearse_function(outer)
-    (found,) = report.findings
-    assert "at outer line 5: `return x.numpy()`" in str(report)
-    assert [(line, name) for _, line, name in found.chain] == [(7, "outer"), (5, "inner")]
-    assert "script.py" not in str(report) and "<module>" not in str(report)

@@ -73,7 +73,7 @@ def test_what_the_chapter_says_of_the_gpu_traces():
     assert round(seconds["C"]["launch delay"] * 1e6) == 12 and round(seconds["B"]["launch delay"] * 1e3) == 80
     idle = {letter: profiling_gpu.shares(name)["idle"] for letter, name in profiling_gpu.STEPS.items()}
     assert round(100 * idle["C"]) == 77 and idle["B"] < 0.02
-    workers = simple.gpu_seconds(simple.load_events(profiling_gpu.path_of(profiling_gpu.FOUR_WORKERS)))
+    workers = simple.gpu_seconds(simple.load_events(profiling_gpu.path_of("resnet50_v100_kineto_4_workers")))
     assert round(workers["step"] * 1e3) == 127
     events = simple.load_events(profiling_gpu.path_of(profiling_gpu.STEPS["D"]))
     assert (
