@@ -36,7 +36,7 @@ _BASE_LINE = 0.35  # of the font size: how far the base line lies below the midd
 _CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE_FONTS += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
 # PNG pixels per pixel of the Scene. A page shows a Scene 1.25 times its size, so these are 1.2 per pixel there. More
-# would make chapter 01 larger than the 500 kB that a notebook may have.
+# would make some chapters larger than the 520 kB that a notebook may have.
 _SCALE = 1.5
 _COLOURS = 64  # of a PNG, at most
 _NEAR = 8  # of 255: colours that differ by no more than this in any channel are one for Pillow

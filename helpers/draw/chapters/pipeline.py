@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from helpers.draw.plot import Axis, Mark, curves_scene
+from helpers.draw.plot import curves_scene
 from helpers.draw.scene import (
     MARGIN,
     WIDTH,
@@ -25,6 +25,7 @@ from helpers.draw.scene import (
     centred_label,
     heading,
     labelled_box,
+    stacked_scene,
     title_label,
 )
 from helpers.predict.time.pipeline import simulate
@@ -186,15 +187,12 @@ class TiedWeightsRun(Protocol):
 def tied_weights_scene(runs: Mapping[str, TiedWeightsRun]) -> Scene:
     """A matrix that two ranks share, with and without the exchange of its gradients.
 
-    A curve shows how far the two replicas of the matrix differ after each step, and a mark at its end says how the loss
-    changed meanwhile.
+    The losses of each run stand above, and how far its two replicas differ below; steps go from left to right.
     """
-    curves = {name: list(enumerate(run.apart)) for name, run in runs.items()}
-    marks = []
-    for name, run in runs.items():
-        step, apart = curves[name][-1]
-        text = f"loss {run.losses[0]:.3g} to {run.losses[-1]:.3g}"
-        marks.append(Mark(step, apart, text, lower=50 if apart else None))  # below a curve that rises
-    title = "A tied matrix: largest difference between its two replicas"
-    x = Axis(name="step", ticks=(0, step))
-    return curves_scene(curves, x=x, y="of one weight", title=title, marks=marks)
+    losses = {name: list(enumerate(run.losses)) for name, run in runs.items()}
+    differences = {name: list(enumerate(run.apart)) for name, run in runs.items()}
+    dashed = list(runs)[1::2]  # where two curves are equal, both are seen
+    above = curves_scene(losses, x="step", y="of the batch", title="Loss", dashed=dashed)
+    title = "Largest difference between the two replicas"
+    below = curves_scene(differences, x="step", y="of one weight", title=title, dashed=dashed)
+    return stacked_scene(above, below, title="A tied matrix, with and without the exchange")

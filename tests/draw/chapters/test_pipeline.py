@@ -28,6 +28,9 @@ def test_the_slowest_stage_of_each_cut_is_marked():
         stage_splits_scene([1, 1, 1, 3], {"short": [2, 1]}, title="cuts")
 
 
-def test_a_tied_matrix_has_its_losses_at_the_ends_of_how_far_its_replicas_differ():
+def test_a_tied_matrix_has_its_losses_above_and_its_copies_below():
     runs = {"forgotten": SimpleNamespace(losses=[4.0, 3.0], apart=[0.0, 0.1, 0.2])}
-    assert tied_weights_scene(runs).summary == "forgotten: from 0 (0) to 0.2 (2). loss 4 to 3."
+    assert tied_weights_scene(runs).summary == (
+        "Loss: forgotten: from 4 (0) to 3 (1). "
+        "Largest difference between the two replicas: forgotten: from 0 (0) to 0.2 (2)."
+    )
