@@ -188,7 +188,7 @@ def compare_fp8_with_torch() -> str:
     by_torch = torch._scaled_mm(a8[:, 0], b8[:, 0].T, **scales, out_dtype=torch.float32)
     difference = ((by_torch - matmul_fp8(a, b, 256)).norm() / by_torch.norm()).item()
     assert difference < 1e-6  # the order of fp32 additions only
-    return f"one block per row, compared with torch._scaled_mm: relative difference {difference:.0e}"
+    return "one block per row, compared with torch._scaled_mm: relative difference below 1e-06"
 
 
 # ---- speed ----
