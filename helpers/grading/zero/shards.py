@@ -41,6 +41,7 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
+from helpers.ranks.limits import load_per_core
 
 words = LAB.messages
 
@@ -81,14 +82,17 @@ def storage_bytes(tensor: object) -> int:
     return tensor.untyped_storage().nbytes() if isinstance(tensor, Tensor) else 0
 
 
+MAX_WAIT_FACTOR = 8.0  # how many times as long it waits on a busy machine, at most
+
+
 class ReleaseWait:
-    """Waits until memory is freed, at most `seconds` in all uses together; on a busy machine each pause lasts longer.
+    """Waits until memory is freed, at most `seconds` on an idle machine in all uses together, and longer on a busy one.
 
     A message is completed by another thread, which may hold its tensors a little longer than the message lasts.
     """
 
     def __init__(self, seconds: float = 0.15):
-        self.seconds_left = seconds
+        self.seconds_left = seconds * min(load_per_core(), MAX_WAIT_FACTOR)
 
     def bytes_above(self, limit: float, meter: MemoryMeter) -> int:
         """0 if no more than `limit` bytes are in use, else the bytes that still are when the time is up."""
