@@ -125,13 +125,13 @@ def test_check_reports_and_changes_nothing_and_tidying_satisfies_it(tmp_path, ca
     capsys.readouterr()
 
 
-def test_a_notebook_above_500_kb_is_refused_and_the_largest_cell_is_named(tmp_path, capsys):
+def test_a_notebook_above_520_kb_is_refused_and_the_largest_cell_is_named(tmp_path, capsys):
     path = tmp_path / "a.ipynb"
-    path.write_text(nbformat.writes(new_notebook(cells=[code(), code(outputs=[stream("x" * 490_000)])])))
-    assert tidy_notebooks.main([str(path)]) == 0
     path.write_text(nbformat.writes(new_notebook(cells=[code(), code(outputs=[stream("x" * 510_000)])])))
+    assert tidy_notebooks.main([str(path)]) == 0
+    path.write_text(nbformat.writes(new_notebook(cells=[code(), code(outputs=[stream("x" * 530_000)])])))
     assert tidy_notebooks.main([str(path)]) == 1
-    assert "511 kB are more than 500 kB; cell 1 has 510 kB of outputs" in capsys.readouterr().out
+    assert "531 kB are more than 520 kB; cell 1 has 530 kB of outputs" in capsys.readouterr().out
     assert tidy_notebooks.main(["--check", str(path)]) == 1
 
 

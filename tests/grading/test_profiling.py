@@ -6,7 +6,7 @@ import pytest
 
 from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
-from helpers.grading.profiling import timelines
+from helpers.grading.profiling import straggler, timelines
 from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis, message_lines, mistakes_in
 from helpers.records import Span, covered_seconds
 from tests.grading.known_mistakes import repeated, world_of
@@ -155,8 +155,8 @@ def _covered(several):
 def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
     found = []
     for (of_ranks,) in cases_of("10.straggler", seed):
-        read = timelines.wait_statistics(of_ranks)
-        found.append(timelines.straggler(of_ranks))
+        read = straggler.wait_statistics(of_ranks)
+        found.append(straggler.straggler(of_ranks))
         # Two runs are made to be exactly at the limit and one grain above it; rounding takes none across.
         near = max(read.charged) - read.limit
         assert near in (0.0, 1 / 32) or not 0.5 * read.limit < max(read.charged) < 1.5 * read.limit
@@ -168,7 +168,7 @@ def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
             pieces = sorted((start, end) for step in own for _, start, end in step)
             assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
         if found[-1]:
-            rest = sorted(timelines.excess(read.by_cause, found[-1][0]).values())
+            rest = sorted(straggler.excess(read.by_cause, found[-1][0]).values())
             assert rest[-1] - rest[-2] > 0.5
     assert {one and one[1] for one in found} == {None, "data", "compute", "link"}
 
@@ -178,7 +178,7 @@ def test_runs_begin_late_on_the_clock_and_have_ranks_near_each_form_of_the_limit
     runs = [of_ranks for (of_ranks,) in cases_of("10.straggler", seed)]
     starts = [min(start for own in run for step in own for _, start, _ in step) for run in runs]
     assert starts[0] == 0 and min(starts[1:]) >= 200
-    found = [timelines.wait_statistics(run) for run in runs]
+    found = [straggler.wait_statistics(run) for run in runs]
     assert any(one.limit / (len(one.charged) - 1 or 1) < max(one.charged) < one.limit for one in found)
     assert any(longest_wait(run) < one.limit < max(one.charged) for run, one in zip(runs, found, strict=True))
 

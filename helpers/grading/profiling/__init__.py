@@ -1,6 +1,7 @@
 """Lab 10, profiling: names the tasks that a check judges, and what of torch an answer may not use.
 
-timelines.py  10.split, 10.straggler, and the chapter's exercise 10.exposed: programs that read the times of ranks
+timelines.py  10.split and the chapter's exercise 10.exposed: programs that read the times of ranks
+straggler.py  10.straggler: which rank the others wait for, and why
 clinic.py     10.patients, diagnoses of six buggy jobs, and `clinic(number)`, which shows the six of a number
 
 LAB is the record by which the grader finds the lab. "timelines.SPLIT" is the Task called SPLIT in timelines.py, which
@@ -13,7 +14,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="10",
     topic="profiling",
-    tasks=("timelines.SPLIT", "timelines.STRAGGLER", "clinic.PATIENTS"),
+    tasks=("timelines.SPLIT", "straggler.STRAGGLER", "clinic.PATIENTS"),
     in_chapter=("timelines.EXPOSED",),
     forbids=("torch.profiler",),
 )
