@@ -133,6 +133,7 @@ class WireGroup:
         except BaseException:
             self.session.remove(work)
             raise
+        self.session.count_until_awaited(work)
 
     # -- post and compare ------------------------------------------------------------------------------------------
     def _post(self, work: WireWork) -> None:

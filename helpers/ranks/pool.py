@@ -268,23 +268,24 @@ class Pool:
 
         It is empty while the ranks are stopped, and where they do not compare operations.
         """
-        if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
-            return {}
-        return issued(self._boards())
+        return issued(self._boards()) if self._has_boards else {}
 
     def has_unmatched_messages(self) -> bool:
         """Whether a message was sent that nobody has received, or the other way round. Another task would meet it.
 
         False while the ranks are stopped, and where they do not compare operations.
         """
-        if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
-            return False
-        return has_unmatched_messages(self._boards())
+        return self._has_boards and has_unmatched_messages(self._boards())
 
     def drop_messages(self) -> None:
         """Have the ranks meet in new groups, or start anew, so that no message of an earlier task is left."""
         if self._regroup(REINIT_LIMIT) is None:
             self._restart()
+
+    @property
+    def _has_boards(self) -> bool:
+        """Whether the ranks are running and compare operations."""
+        return self.is_up and self.settings.backend == "wire" and self.settings.check
 
     def _boards(self) -> str:
         """The folder of this generation's boards and journals."""

@@ -20,7 +20,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from helpers.learner.words import Words
 from helpers.ranks.board import CALLS_SUFFIX, NEW_GROUP, RECORDS, SUFFIX, Board, BoardEntry
@@ -267,19 +267,21 @@ def first_difference(board_dir: str, suffixes: Sequence[str] = (CALLS_SUFFIX, SU
 def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
     """For each (file, name of its group): how many operations each global rank has issued, read from outside."""
     found: dict[tuple[str, str], dict[int, int]] = {}
-    for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
-        with contextlib.closing(Board(path)) as board:
-            found[path, board.name] = {member: board.issued(rank) for rank, member in enumerate(board.ranks)}
+    for board in _boards_in(board_dir):
+        found[board.path, board.name] = {member: board.issued(rank) for rank, member in enumerate(board.ranks)}
     return found
 
 
 def has_unmatched_messages(board_dir: str) -> bool:
     """Whether some group has a send without its receive, or a receive without its send."""
+    return any(board.has_unmatched_messages() for board in _boards_in(board_dir))
+
+
+def _boards_in(board_dir: str) -> Iterator[Board]:
+    """The board of each group, open until the next one is asked for."""
     for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
         with contextlib.closing(Board(path)) as board:
-            if board.has_unmatched_messages():
-                return True
-    return False
+            yield board
 
 
 def describe_group(board: Board) -> Words:

@@ -128,16 +128,19 @@ class Session:
 
     def add(self, group: object, work: WireWork) -> None:
         self.pending[id(work)] = group, work
-        self.num_not_awaited += 1
-        work.on_awaited = self._count_awaited
         if not self.busy.is_set():
             self.busy.set()
 
-    def _count_awaited(self) -> None:
-        self.num_not_awaited -= 1
-
     def remove(self, work: WireWork) -> None:
         self.pending.pop(id(work), None)
+
+    def count_until_awaited(self, work: WireWork) -> None:
+        """The operation has been issued; it counts as not awaited until the program waits for it."""
+        self.num_not_awaited += 1
+        work.on_awaited = self._count_awaited
+
+    def _count_awaited(self) -> None:
+        self.num_not_awaited -= 1
 
     def works(self) -> list[tuple[object, WireWork]]:
         return list(self.pending.values())
