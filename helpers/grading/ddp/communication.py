@@ -32,6 +32,7 @@ from helpers.grading.ddp.gradients import (
     expect_frozen_without_gradient,
     mean_of,
     network,
+    num_not_awaited_after,
     summed_gradient,
     weights_for,
     without_frozen,
@@ -95,9 +96,7 @@ def run_buckets(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     memory."""
     gradients = list(inputs["gradients"])  # so that we have the tensors even if the answer changes the list
     memory = [gradient.data_ptr() for gradient in gradients]
-    not_awaited = wire.num_not_awaited()
-    submitted(inputs["gradients"], inputs["cap"])
-    not_awaited = wire.num_not_awaited() - not_awaited
+    not_awaited = num_not_awaited_after(submitted, inputs["gradients"], inputs["cap"])
     context.mark("returned")
     is_list_unchanged = list(map(id, gradients)) == list(map(id, inputs["gradients"]))
     moved = [f"gradients[{i}]" for i, gradient in enumerate(gradients) if gradient.data_ptr() != memory[i]]

@@ -16,7 +16,7 @@ communication.py and training_steps.py use the functions of this file, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,13 @@ DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contigu
 def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
     """The sum of tensors with the same name."""
     return {name: sum(tensors[name] for tensors in per_rank) for name in per_rank[0]}
+
+
+def num_not_awaited_after(submitted: Callable[..., Any], *arguments: Any) -> int:
+    """Calls the learner's function. Returns how many operations it has issued and not waited for."""
+    before = wire.num_not_awaited()
+    submitted(*arguments)
+    return wire.num_not_awaited() - before
 
 
 def expect_complete(world: JudgedWorld) -> Iterator[Judgement]:
@@ -156,9 +163,7 @@ def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
     tensors = tensors_of(model)
     before = objects_and_memory(tensors)
-    not_awaited = wire.num_not_awaited()
-    submitted(model)
-    not_awaited = wire.num_not_awaited() - not_awaited
+    not_awaited = num_not_awaited_after(submitted, model)
     context.mark("returned")
     after = tensors_of(model)
     frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
@@ -234,9 +239,7 @@ def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
-    not_awaited = wire.num_not_awaited()
-    submitted(model)
-    not_awaited = wire.num_not_awaited() - not_awaited
+    not_awaited = num_not_awaited_after(submitted, model)
     context.mark("returned")
     gradients, weights = model_tools.gradients_of(model), dict(model.named_parameters())
     return {"gradients": gradients, "weights": weights, "not_awaited": not_awaited}
