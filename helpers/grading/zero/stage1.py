@@ -136,12 +136,13 @@ def right_history(world: JudgedWorld) -> History:
 
 def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
-    findings = list(judge_parameters(world, [output["history"] for output in world.outputs]))
+    right = right_history(world)
+    findings = list(judge_parameters(world, right, [output["history"] for output in world.outputs]))
     yield from findings
     for rank, output in enumerate(world.outputs):
         yield judge_state_size(output["state_elements"], num_elements_of(world), world.size, rank)
         if all(one.ok for one in findings):
-            yield judge_elements(world, output["optimized"], rank)
+            yield judge_elements(world, right, output["optimized"], rank)
         yield from judge_side_effects(output, rank)
     if not is_lone_rank_without_messages(world):  # with one rank it is right to send nothing
         yield from expect_zero_ops(world)
@@ -153,22 +154,22 @@ def num_elements_of(world: JudgedWorld) -> int:
     return sum(map(torch.numel, world.inputs[0]["weights"]))
 
 
-def judge_parameters(world: JudgedWorld, histories: Sequence[Any]) -> Iterator[Judgement]:
+def judge_parameters(world: JudgedWorld, right: History, histories: Sequence[Any]) -> Iterator[Judgement]:
     """Compares the parameters after each step on each rank. histories: what the ranks returned."""
-    right, num_elements = right_history(world), num_elements_of(world)
+    num_elements = num_elements_of(world)
     rule = words["updates_of_ranks"].format(num_elements, world.size, shard_length(num_elements, world.size))
     for rank, history in enumerate(histories):
         # `dict` gives no histories of mistakes, since those are run on the ranks.
         yield from with_rule(rule, judge_history(right, history, rank=rank))
 
 
-def judge_elements(world: JudgedWorld, optimized: Tensor, rank: int) -> Judgement:
+def judge_elements(world: JudgedWorld, right: History, optimized: Tensor, rank: int) -> Judgement:
     """The optimizer updates the elements of this rank's shard; on the last ranks it may leave the padding out.
 
     optimized: the elements that it has updated, sorted, after the last step. The judge names the mistake, because the
     parameters are right whichever rank updates an element.
     """
-    line = flatten(right_history(world)[-1].values())
+    line = flatten(right[-1].values())
     shard, num_elements = shard_of(line, rank, world.size), line.numel()
     own = shard[: max(0, num_elements - rank * len(shard))]  # without the padding
     is_shard = any(is_close(one.sort().values, optimized) for one in (shard, own) if len(one) == len(optimized))
@@ -261,7 +262,7 @@ def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 
 def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step on each rank, and the messages of all steps."""
-    yield from judge_parameters(world, world.outputs)
+    yield from judge_parameters(world, right_history(world), world.outputs)
     if not is_lone_rank_without_messages(world):
         yield from expect_zero_ops(world)
         yield from judge_one_message_each(world)
