@@ -38,7 +38,7 @@ def _loader_class() -> type:
     """A safe loader whose mappings know their line and refuse a field given twice, and which reads 1e-3 as a number."""
     import yaml
 
-    class BankLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's parser is several times faster
+    class LoaderWithLines(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's parser is several times faster
         def mapping(self, node: Any) -> Fields:
             fields = Fields(self.construct_pairs(node, deep=True))
             fields.where = f"line {node.start_mark.line + 1}"
@@ -46,7 +46,7 @@ def _loader_class() -> type:
                 raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
             return fields
 
-    BankLoader.add_constructor("tag:yaml.org,2002:map", BankLoader.mapping)
+    LoaderWithLines.add_constructor("tag:yaml.org,2002:map", LoaderWithLines.mapping)
     exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
-    BankLoader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
-    return BankLoader
+    LoaderWithLines.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return LoaderWithLines
