@@ -14,8 +14,7 @@ import ipywidgets
 from helpers.draw.chapters.tensor_parallel import tensor_split_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
-from helpers.predict.by_hand.small_matrices import Operation
-from helpers.predict.by_hand.tensor_split import CUTS, FORWARD, RANKS, Pass, flops, seconds, split
+from helpers.predict.by_hand.tensor_split import CUTS, FORWARD, RANKS, Operation, Pass, flops, seconds, split
 from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, LINKS

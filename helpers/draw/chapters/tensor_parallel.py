@@ -38,7 +38,7 @@ from helpers.draw.scene import (
     text_width,
 )
 from helpers.learner.words import book
-from helpers.predict.by_hand.small_matrices import Operation, Pass, PassItem, ShardedMatrix
+from helpers.predict.by_hand.tensor_split import Operation, Pass, PassItem, ShardedMatrix
 from helpers.quantities.units import format_seconds
 
 words = book("tensor_split")  # what a reader sees, by name, in the learner's language: learner/words/tensor_split.yaml

@@ -1,10 +1,10 @@
-"""Splits one layer over the ranks of a tensor-parallel group, with numbers that are small enough to add up by eye.
+"""Shows one layer split over the ranks of a tensor-parallel group, with numbers that are small enough to add up by eye.
 
 A layer has up to three passes: forward, the gradient of its input, and the gradients of its weights. `split("mlp", 2)`
-computes each pass once in one process and once on each of 2 ranks, and adds the collectives that join the shards. A
-pass is a row of matrices and operators, such as X · A ReLU G · B = Z, which the tensor-parallel explorer draws. The
-matrices come from small_matrices.py: a `ShardedMatrix` knows which rank owns each row or column, and an `Operation` is
-a collective. `seconds` and `flops` say what a pass costs in a layer of real size.
+gives each pass as rows of matrices and operators, such as X · A ReLU G · B = Z, once for one process and once for each
+of 2 ranks, with the collectives between them; the tensor-split explorer draws them. EQUATIONS has the passes as texts.
+The numbers are those of a run: tools/record_explorers.py ran helpers/parallel/tensor_parallel on live ranks and wrote
+tensor_split.json. `seconds` and `flops` say what a pass costs in a layer of real size.
 
 dX is the gradient of X. The MLP's activation is ReLU, which keeps whole numbers whole; what holds for it holds for
 GeLU, because both act element by element. Each head of attention has one column.
@@ -14,256 +14,141 @@ sequence parallelism: instead of an all-reduce, a reduce-scatter after the layer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 
-from helpers.predict.by_hand.small_matrices import (
-    Matrix,
-    Operation,
-    Pass,
-    PassItem,
-    RankGroup,
-    ShardedLoss,
-    ShardedMatrix,
-    add,
-    attend,
-    attend_backward,
-    matmul,
-    matrix_of_rank,
-    multiply,
-    one_hot,
-    partial_sums,
-    relu,
-    relu_slope,
-    stack,
-    transpose,
-)
 from helpers.quantities import costs
 from helpers.specs import Link
 
-X = ((1, 2, 0), (0, 1, -1), (2, 0, 1), (-1, 1, 1))  # 4 tokens of 3 numbers
-A = ((1, 0, -1, 2), (0, 1, 1, -1), (2, -1, 0, 1))  # 3 x 4
-G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of the layer "rows", which has B alone
-B = ((1, -1, 0), (0, 2, 1), (1, 0, -1), (-1, 1, 2))  # 4 x 3
-ARRIVES = ((1, 0, -1), (0, 1, 1), (-1, 2, 0), (1, 1, 0))  # the gradient of a layer's output: 4 tokens of 3 columns
-ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # the same with 4 columns
-QUERY = ((1, 0, -1, 0), (0, 1, 0, 1), (1, -1, 0, 0))  # 3 x 4 heads
-KEY = ((0, 1, 1, 0), (1, 0, -1, 1), (0, 1, 0, -1))
-VALUE = ((2, 0, 1, -1), (0, 1, 0, 2), (-1, 1, 2, 0))
-# An embedding of 8 vocabulary entries.
-TABLE = ((1, 0, 2), (0, 1, -1), (2, 1, 0), (-1, 0, 1), (1, 1, 1), (0, -2, 1), (1, -1, 0), (0, 2, 1))
-TOKEN_IDS = (1, 6, 3, 4)  # the ids of the 4 tokens; for the head, their target ids
-ONE_HOT_TOKENS = one_hot(TOKEN_IDS, len(TABLE))  # their product with TABLE looks the tokens up
+Matrix = Sequence[Sequence[float]]
+
+FORWARD, INPUTS, WEIGHTS = "forward", "backward: inputs", "backward: weights"
+RANKS = (2, 4)  # the group sizes that divide tokens, inner width, heads and vocabulary
+VOCABULARY = 128_256  # of a head of real size: Llama 3's
+SUBSCRIPTS = "₀₁₂₃"  # the rank in the name of its shard: A₁ is rank 1's part of A; there are at most 4 ranks
+RECORDED = Path(__file__).with_name("tensor_split.json")
+
+# Each pass of a layer from left to right. A matrix stands with a colon and with how the ranks share it:
+#   columns, rows    each rank has a shard
+#   tokens, kept     every rank has all of it; with sequence parallelism each rank has its tokens (rows), so an
+#                    all-gather comes first, or for "kept" came first in the pass before
+#   sum              each rank has a partial sum; a collective adds them, and is a reduce-scatter with sequence
+#                    parallelism
+#   total, max       each rank has fp32 numbers of each token; an all-reduce joins them
+#   every            every rank has it, however tokens are shared
+# Everything else is an operator or a function; in it and in names an underscore stands for a space, and _ for a gap.
+# An embedding's input I, its tokens as one-hot rows, has no gradient.
+EQUATIONS = {
+    "mlp": {
+        FORWARD: "X:tokens · A:columns ReLU G:columns · B:rows = Z:sum",
+        INPUTS: "dZ:tokens · Bᵀ:columns ReLU′ dU:columns · Aᵀ:rows = dX:sum",
+        WEIGHTS: "Xᵀ:tokens · dU:columns = dA:columns _ Gᵀ:rows · dZ:kept = dB:rows",
+    },
+    "columns": {
+        FORWARD: "X:tokens · A:columns = Y:columns",
+        INPUTS: "dY:columns · Aᵀ:rows = dX:sum",
+        WEIGHTS: "Xᵀ:tokens · dY:columns = dA:columns",
+    },
+    "rows": {
+        FORWARD: "G:columns · B:rows = Z:sum",
+        INPUTS: "dZ:tokens · Bᵀ:columns = dG:columns",
+        WEIGHTS: "Gᵀ:rows · dZ:kept = dB:rows",
+    },
+    "attention": {
+        FORWARD: "X:tokens · Wq:columns Wk:columns Wv:columns attend O:columns · Wo:rows = Z:sum",
+        INPUTS: "dZ:tokens · Woᵀ:columns attend′ dQ:columns dK:columns dV:columns ·_Wᵀ_= dX:sum",
+        WEIGHTS: "Xᵀ:tokens ·_dQ_dK_dV_= dWq:columns dWk:columns dWv:columns _ Oᵀ_·_dZ_= dWo:rows",
+    },
+    "embedding": {
+        FORWARD: "I:columns · E:rows = X:sum",
+        WEIGHTS: "Iᵀ:rows · dX:tokens = dE:rows",
+    },
+    "head": {
+        FORWARD: "X:tokens · W:columns = L:columns → m:max → s_t:total → loss:every",
+        INPUTS: "dL:columns · Wᵀ:rows = dX:sum",
+        WEIGHTS: "Xᵀ:tokens · dL:columns = dW:columns",
+    },
+}
+CUTS = tuple(EQUATIONS)  # the layers that `split` knows
+# The number of weights of a layer of real size, over the square of its hidden width; `flops` counts the head by itself.
+_WEIGHTS_OVER_HIDDEN_SQUARED = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitLayer:
-    """A layer to be split: column-parallel weights, an activation, a row-parallel weight. Either may be missing.
+class ShardedMatrix:
+    """A matrix with its owners.
 
-    input: name and values of the input. first: the column-parallel weights by name. inner: the name of the activation's
-    result. second: name and values of the row-parallel weight. output: the name of the layer's result. arrives: the
-    gradient of the output, with which backward starts. activation_name: as it is drawn. activation: a
-    function of the input's products with the first weights. activation_backward: a function that returns the gradients
-    of these products, from the products and the gradient of the activation's result. products: the names of these
-    gradients, such as ("dQ", "dK", "dV").
+    by: whether its "rows" or its "columns" are distributed. ranks: the owner of each such row or column, None where
+    every rank has it; empty where every rank has the whole matrix. partial: whether it is one term of a sum over the
+    ranks, which is useless before it is added to the others.
     """
 
-    input: tuple[str, Matrix] = ("X", X)
-    first: Mapping[str, Matrix] = field(default_factory=dict)
-    inner: str = "Y"
-    second: tuple[str, Matrix] | None = None
-    output: str = "Z"
-    arrives: Matrix = ARRIVES
-    activation_name: str = ""
-    activation: Callable[..., Matrix] = lambda one: one  # no activation, so the gradient passes unchanged, too
-    activation_backward: Callable[..., Sequence[Matrix]] = lambda one, arrives: (arrives,)
-    products: tuple[str, ...] = ()
-    input_has_no_gradient: bool = False
+    name: str
+    values: Matrix
+    by: str = "rows"
+    ranks: tuple[int | None, ...] = ()
+    partial: bool = False
+
+    def owner(self, row: int, column: int) -> int | None:
+        """The rank that owns this element; None where every rank has it."""
+        return self.ranks[row if self.by == "rows" else column] if self.ranks else None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.values), len(self.values[0])
 
 
-def _relu_backward(one: Matrix, arrives: Matrix) -> tuple[Matrix]:
-    return (multiply(relu_slope(one), arrives),)
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """A collective between ranks.
 
-
-# What the MLP and attention do between their two weights.
-_MLP = {"activation_name": "ReLU", "activation": relu, "activation_backward": _relu_backward, "products": ("dU",)}
-_HEADS = {
-    "activation_name": "attend",
-    "activation": attend,
-    "activation_backward": attend_backward,
-    "products": ("dQ", "dK", "dV"),
-}
-LAYERS = {
-    "mlp": SplitLayer(first={"A": A}, inner="G", second=("B", B), **_MLP),
-    "columns": SplitLayer(first={"A": A}, arrives=ARRIVES_WIDE, products=("dY",)),
-    # The next layer and "embedding" have no activation, so what their second weight multiplies is the input itself.
-    "rows": SplitLayer(input=("G", G), inner="G", second=("B", B)),
-    "attention": SplitLayer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
-    "embedding": SplitLayer(
-        input=("I", ONE_HOT_TOKENS), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
-    ),
-    # `arrives` only has the right shape here; `_head` replaces it by the gradient of the head's loss.
-    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=ONE_HOT_TOKENS, inner="L", products=("dL",)),
-}
-
-
-class LayerRun:
-    """Computes one layer forward and backward; an attribute `to_x` is the gradient of x.
-
-    take(matrix, by): the part of a full matrix that the computing rank has, where `by` is "columns" or "rows". In one
-    process it returns the full matrix.
+    op: its name, such as "all_reduce". name: the matrix that it sends. count: elements of the full buffer in the small
+    example. per_token: how many fp32 elements each token sends; 0 stands for all hidden elements of a token, in 16
+    bits. word: the reduction, such as "max", where it is not a sum.
     """
 
-    def __init__(self, layer: SplitLayer, take: Callable[[Matrix, str], Matrix]) -> None:
-        source, second = layer.input[1], layer.second
-        self.first = {name: take(one, "columns") for name, one in layer.first.items()}
-        # Without first weights, the second weight multiplies the input itself, of which a rank has some columns.
-        products = [matmul(source, one) for one in self.first.values()] or [take(source, "columns")]
-        self.inner = layer.activation(*products)
-        self.second = take(second[1], "rows") if second else None
-        self.output = matmul(self.inner, self.second) if second else self.inner
-        # With a second weight the output is a sum, which every rank has in full; without one it is split by columns.
-        self.arrives = layer.arrives if second else take(layer.arrives, "columns")
-        to_inner = matmul(self.arrives, transpose(self.second)) if second else self.arrives
-        self.to_products = layer.activation_backward(*products, to_inner)
-        # Each product passes its gradient through its weight. The layers "rows" and "embedding" have no first weight,
-        # but `to_products` still has one entry, so the lengths differ: strict=False.
-        input_terms = [
-            matmul(gradient, transpose(one))
-            for gradient, one in zip(self.to_products, self.first.values(), strict=False)
-        ]
-        self.to_input = add(*input_terms) if input_terms else to_inner
-        self.to_first = [matmul(transpose(source), gradient) for gradient in self.to_products] if input_terms else []
-        self.to_second = matmul(transpose(self.inner), self.arrives) if second else None
+    op: str
+    name: str
+    count: int
+    per_token: int = 0
+    word: str = ""
+
+    def num_bytes(self, tokens: int, hidden: int) -> int:
+        """Bytes of the full buffer in a layer of real size."""
+        return tokens * (4 * self.per_token if self.per_token else 2 * hidden)
 
 
-class LayerOnRank:
-    """What one rank, or one process that has the full weights (rank None), computes of a layer.
+PassItem = ShardedMatrix | Operation | str  # a text is an operator between matrices, such as "·" or "="; "" is a gap
 
-    `forward`, `inputs` and `weights` list the three passes from left to right, as matrices with owners and operators.
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One pass over a layer, as matrices and operators from left to right: in one process, and on each rank.
+
+    difference: the largest difference between an element that the ranks had together and the same one in one process.
     """
 
-    def __init__(self, group: RankGroup, layer: SplitLayer, rank: int | None) -> None:
-        self.group, self.layer, self.rank = group, layer, rank
-        self.run = LayerRun(layer, self._take)
+    one_process: tuple[PassItem, ...]
+    by_rank: tuple[tuple[PassItem, ...], ...]
+    difference: float
 
-    def _take(self, matrix: Matrix, by: str) -> Matrix:
-        """The rank's shard of a full matrix, or in one process the matrix itself."""
-        return matrix if self.rank is None else self.group.part(matrix, by, self.rank)
-
-    def made(self, name: str, values: Matrix, by: str = "columns") -> ShardedMatrix:
-        """A rank's shard of a weight, or its own result. In one process each row or column is marked with its owner."""
-        return self.group.cut(name, values, by) if self.rank is None else matrix_of_rank(name, values, by, self.rank)
-
-    def all_tokens(
-        self, name: str, values: Matrix, *, transposed: bool = False, gather: bool = True
-    ) -> Iterator[PassItem]:
-        """A matrix of all tokens, and before it the all-gather that sequence parallelism needs.
-
-        transposed: show the matrix transposed. gather: False where the rank still has all tokens from an earlier
-        product, so that no second all-gather is shown.
-        """
-        shown, by = (transpose(values), "columns") if transposed else (values, "rows")
-        label = f"{name}ᵀ" if transposed else name
-        if self.rank is None:
-            yield self.group.tokens(label, shown, by)
-            return
-        if gather:
-            yield from self.group.gather(name, values)
-        yield self.group.gathered(label, shown, self.rank, by)
-
-    def forward(self) -> Iterator[PassItem]:
-        """The forward pass: X · A ReLU G · B =, without the sum over the ranks that follows the equals sign.
-
-        A layer without a row-parallel weight ends with its sharded result instead: X · A = Y.
-        """
-        layer, run = self.layer, self.run
-        if run.first:
-            yield from self.all_tokens(*layer.input)
-            yield "·"
-            yield from (self.made(name, weight) for name, weight in run.first.items())
-            yield layer.activation_name or "="
-        yield self.made(layer.inner, run.inner)
-        if layer.second:
-            yield "·"
-            yield self.made(layer.second[0], run.second, "rows")
-            yield "="
-
-    def inputs(self) -> Iterator[PassItem]:
-        """The gradient of the layer's input: dZ · Bᵀ ReLU′ dU · Aᵀ =, again without the sum that follows."""
-        layer, run = self.layer, self.run
-        if layer.second:
-            yield from self.all_tokens(f"d{layer.output}", run.arrives)
-            yield "·"
-            yield self.made(f"{layer.second[0]}ᵀ", transpose(run.second))
-            yield f"{layer.activation_name}′" if layer.activation_name else "="  # the derivative of the activation
-        if not run.first:
-            yield self.made(f"d{layer.inner}", run.to_input)
-            return
-        for name, values in zip(layer.products, run.to_products, strict=True):
-            yield self.made(name, values)
-        if len(run.first) > 1:  # attention: three products are too many to draw, so one symbol stands for them
-            yield "· Wᵀ ="
-            return
-        yield "·"
-        for name, values in run.first.items():
-            yield self.made(f"{name}ᵀ", transpose(values), "rows")
-        yield "="
-
-    def weights(self) -> Iterator[PassItem]:
-        """The gradients of the weights, which each rank computes from its own shards: Xᵀ · dU = dA, then Gᵀ · dZ = dB.
-
-        Of attention's three first weights only names and results are shown.
-        """
-        layer, run = self.layer, self.run
-        if run.first:
-            yield from self.all_tokens(*layer.input, transposed=True)
-            yield from self._products()
-            for name, values in zip(run.first, run.to_first, strict=True):
-                yield self.made(f"d{name}", values)
-        if layer.second and run.first:
-            yield ""  # a gap between the two products
-        if layer.second:
-            yield from self._inner()
-            yield self.made(f"d{layer.second[0]}", run.to_second, "rows")
-
-    def _products(self) -> Iterator[PassItem]:
-        """The factor after Xᵀ: the gradient of the product, or for attention only the names of the three."""
-        names = self.layer.products
-        if len(names) > 1:
-            yield f"· {' '.join(names)} ="
-            return
-        yield "·"
-        yield self.made(names[0], self.run.to_products[0])
-        yield "="
-
-    def _inner(self) -> Iterator[PassItem]:
-        """The product whose result is the gradient of the row-parallel weight, for attention as a text only."""
-        layer, run = self.layer, self.run
-        if len(run.first) > 1:
-            yield f"{layer.inner}ᵀ · d{layer.output} ="
-            return
-        yield self.made(f"{layer.inner}ᵀ", transpose(run.inner), "rows")
-        yield "·"
-        # The pass over the inputs has gathered this gradient already, except in an embedding, which has no such pass.
-        yield from self.all_tokens(f"d{layer.output}", run.arrives, gather=layer.input_has_no_gradient)
-        yield "="
-
-    def weight_gradients(self) -> Iterator[tuple[str, Matrix, str]]:
-        """The gradient of each weight: its name, its values, and whether columns or rows are split."""
-        for name, values in zip(self.run.first, self.run.to_first, strict=True):
-            yield f"d{name}", values, "columns"
-        if self.layer.second:
-            yield f"d{self.layer.second[0]}", self.run.to_second, "rows"
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The collectives of this pass, in order; they are the same on every rank."""
+        return tuple(item for item in self.by_rank[0] if isinstance(item, Operation))
 
 
-FORWARD, INPUTS, WEIGHTS = "forward", "backward: inputs", "backward: weights"
-CUTS = tuple(LAYERS)  # the layers that `split` knows
-RANKS = (2, 4)  # the group sizes that divide tokens, inner width, heads and vocabulary
-VOCABULARY = 128_256  # of a head of real size: Llama 3's
-# The number of weights of a layer of real size, over the square of its hidden width; `flops` counts the head by itself.
-_WEIGHTS_OVER_HIDDEN_SQUARED = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}
+@cache
+def recorded() -> dict[str, dict]:
+    """What the ranks had, by layer.
+
+    full: each matrix by its name. partial: by the number of ranks as a text and by name, each rank's matrix before a
+    collective joined them. differences: by the number of ranks and by pass, without and with sequence parallelism.
+    """
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=64)
@@ -274,127 +159,119 @@ def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pa
     CUTS. An embedding has no INPUTS, because token ids have no gradient. Raises ValueError for an unknown cut, or for
     other ranks than RANKS has.
     """
-    if cut not in LAYERS:
+    if cut not in EQUATIONS:
         raise ValueError(f"no cut {cut!r}; known are {', '.join(CUTS)}")
     if ranks not in RANKS:
         raise ValueError(
             f"{ranks!r} ranks cannot cut a layer whose widths are 4 and 8; take {' or '.join(map(str, RANKS))}"
         )
-    group, layer = RankGroup(ranks, sequence_parallel), LAYERS[cut]
-    if cut == "head":
-        return _head(group, layer)
-    views = [LayerOnRank(group, layer, rank) for rank in group.ranks]
-    return _passes(group, LayerOnRank(group, layer, None), views)  # None: in one process
+    layer = recorded()[cut]
+    views = [_View(layer, ranks, sequence_parallel, rank) for rank in (None, *range(ranks))]
+    passes = {}
+    for name, equation in EQUATIONS[cut].items():
+        one_process, *by_rank = (tuple(view.items(equation)) for view in views)
+        difference = layer["differences"][str(ranks)][name][sequence_parallel]
+        passes[name] = Pass(one_process=one_process, by_rank=tuple(by_rank), difference=difference)
+    return passes
 
 
-# In the functions below, `single` is the layer in one process, and `views` has the layer on each rank. A list of values
-# from `(single, *views)` therefore has the result of one process first, then one entry per rank.
-def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> dict[str, Pass]:
-    """All passes of a layer by name."""
-    passes = {FORWARD: _forward(group, single, views), INPUTS: _inputs(group, single, views)}
-    if single.layer.input_has_no_gradient:
-        del passes[INPUTS]
-    return passes | {WEIGHTS: _weights(single, views)}
+@dataclass(frozen=True)
+class _View:
+    """What one rank, or one process that has everything (rank None), has of a layer."""
+
+    layer: Mapping[str, dict]  # an entry of `recorded`
+    num_ranks: int
+    sequence_parallel: bool
+    rank: int | None
+
+    def items(self, equation: str) -> Iterator[PassItem]:
+        """The matrices, operators and collectives of an equation from left to right."""
+        for word in equation.split():
+            name, _, sharing = word.replace("_", " ").strip().partition(":")
+            if not sharing:
+                yield name
+            elif self.rank is None:
+                yield self._in_one_process(name, sharing)
+            elif sharing in ("columns", "rows"):
+                values = self._part(self._values(name), sharing)
+                yield self._shard(name, values, sharing)
+            elif sharing in ("tokens", "kept"):
+                yield from self._tokens(name, gather=sharing == "tokens")
+            elif sharing == "every":
+                yield ShardedMatrix(name=name, values=self._values(name))
+            else:
+                yield from self._joined(name, sharing)
+
+    def _in_one_process(self, name: str, sharing: str) -> ShardedMatrix:
+        """The full matrix; each row or column is marked with the rank that will own it."""
+        values = self._values(name)
+        by = sharing if sharing in ("columns", "rows") else _tokens_by(name)
+        is_split = sharing in ("columns", "rows") or (self.sequence_parallel and sharing in ("tokens", "kept", "sum"))
+        return ShardedMatrix(name=name, values=values, by=by, ranks=self._owners(values, by) if is_split else ())
+
+    def _tokens(self, name: str, *, gather: bool) -> Iterator[PassItem]:
+        """A matrix of all tokens. With sequence parallelism only the rank's own tokens are marked with an owner."""
+        values, by = self._values(name), _tokens_by(name)
+        if self.sequence_parallel and gather:
+            yield Operation(op="all_gather", name=name.removesuffix("ᵀ"), count=_num_elements(values))
+        owners = tuple(owner if owner == self.rank else None for owner in self._owners(values, by))
+        yield ShardedMatrix(name=name, values=values, by=by, ranks=owners if self.sequence_parallel else ())
+
+    def _joined(self, name: str, sharing: str) -> Iterator[PassItem]:
+        """A rank's partial matrix, the collective that joins those of all ranks, and what the rank then has."""
+        values = self._values(name)
+        partial = self.layer["partial"][str(self.num_ranks)][name][self.rank]
+        yield self._shard(name, partial, "rows", partial=True)
+        count = _num_elements(values)
+        if sharing == "sum" and self.sequence_parallel:
+            yield Operation(op="reduce_scatter", name=name, count=count)
+            own = self._part(values, "rows")
+            # Its name has no subscript, because Z₁ is already rank 1's partial sum.
+            yield ShardedMatrix(name=f"own {name}", values=own, ranks=(self.rank,) * len(own))
+            return
+        per_token = 0 if sharing == "sum" else len(values[0])
+        word = "max" if sharing == "max" else ""
+        yield Operation(op="all_reduce", name=name.replace(" ", " and "), count=count, per_token=per_token, word=word)
+        yield ShardedMatrix(name=name, values=values)
+
+    def _shard(self, name: str, values: Matrix, by: str, *, partial: bool = False) -> ShardedMatrix:
+        """A matrix of this rank, with the rank as a subscript of its name: Aᵀ of rank 1 is A₁ᵀ."""
+        transposed = "ᵀ" if name.endswith("ᵀ") else ""
+        named = name.removesuffix("ᵀ") + SUBSCRIPTS[self.rank] + transposed
+        ranks = (self.rank,) * _length(values, by)
+        return ShardedMatrix(name=named, values=values, by=by, ranks=ranks, partial=partial)
+
+    def _values(self, name: str) -> Matrix:
+        """The full matrix of this name, transposed where the name ends with ᵀ."""
+        values = self.layer["full"][name.removesuffix("ᵀ")]
+        return transpose(values) if name.endswith("ᵀ") else values
+
+    def _part(self, values: Matrix, by: str) -> Matrix:
+        """This rank's rows or columns of a full matrix."""
+        start, stop = (_length(values, by) * edge // self.num_ranks for edge in (self.rank, self.rank + 1))
+        return values[start:stop] if by == "rows" else [row[start:stop] for row in values]
+
+    def _owners(self, values: Matrix, by: str) -> tuple[int, ...]:
+        """The rank that owns each row or column of a full matrix."""
+        length = _length(values, by)
+        return tuple(index * self.num_ranks // length for index in range(length))
 
 
-def _forward(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
-    """The forward pass. A row-parallel weight ends it with a sum over the ranks; without one the result stays split."""
-    layer, values = single.layer, [view.run.output for view in (single, *views)]
-    if not layer.second:
-        return _sharded_pass(layer.inner, single, views, "forward", values)
-    return _summed_pass(group, layer.output, single, views, "forward", values)
+def _tokens_by(name: str) -> str:
+    """Whether the tokens of a matrix are its rows or, where it is transposed, its columns."""
+    return "columns" if name.endswith("ᵀ") else "rows"
 
 
-def _inputs(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
-    """The gradient of the input. Column-parallel weights end it with a sum; without them the result stays split."""
-    values = [view.run.to_input for view in (single, *views)]
-    if not single.layer.first:
-        return _sharded_pass(f"d{single.layer.inner}", single, views, "inputs", values)
-    return _summed_pass(group, f"d{single.layer.input[0]}", single, views, "inputs", values)
+def transpose(one: Matrix) -> Matrix:
+    return tuple(zip(*one, strict=True))
 
 
-def _sharded_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]) -> Pass:
-    """A pass whose result stays split by columns. method: the method of LayerOnRank that lists the pass's matrices."""
-    return Pass(
-        one_process=tuple(getattr(single, method)()),
-        by_rank=tuple(tuple(getattr(view, method)()) for view in views),
-        results={name: tuple(matrix_of_rank(name, part, "columns", rank) for rank, part in enumerate(values[1:]))},
-        expected={name: values[0]},
-    )
+def _length(values: Matrix, by: str) -> int:
+    return len(values) if by == "rows" else len(values[0])
 
 
-def _summed_pass(
-    group: RankGroup, name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]
-) -> Pass:
-    """A pass whose result is a sum over the ranks. method: the method of LayerOnRank that lists the pass's matrices."""
-    terms = partial_sums(name, values[1:])
-    ends = zip(views, terms, group.sums(name, terms), strict=True)
-    return Pass(
-        one_process=(*getattr(single, method)(), group.tokens(name, values[0])),
-        by_rank=tuple((*getattr(view, method)(), term, *summed) for view, term, summed in ends),
-        results={name: tuple(terms)},
-        expected={name: values[0]},
-    )
-
-
-def _weights(single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
-    """The gradients of the weights, of which each rank has its shard."""
-    gradients: dict[str, list[ShardedMatrix]] = {}
-    for view in views:
-        for name, values, by in view.weight_gradients():
-            gradients.setdefault(name, []).append(matrix_of_rank(name, values, by, view.rank))
-    return Pass(
-        one_process=tuple(single.weights()),
-        by_rank=tuple(tuple(view.weights()) for view in views),
-        results={name: tuple(blocks) for name, blocks in gradients.items()},
-        expected={name: values for name, values, _ in single.weight_gradients()},
-    )
-
-
-def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
-    """The passes of the head and its loss, in which the logits and their gradient stay split."""
-    logits = [LayerOnRank(group, layer, rank).run.inner for rank in (None, *group.ranks)]
-    one = ShardedLoss(logits=logits[:1], target_ids=TOKEN_IDS)
-    ranks = ShardedLoss(logits=logits[1:], target_ids=TOKEN_IDS)
-    single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)  # None: in one process
-    views = [  # `arrives` is always the full gradient, of which each rank then takes its columns
-        LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
-    ]
-    forward = Pass(
-        one_process=(*single.forward(), "→", *_loss_items(one)),
-        by_rank=tuple((*view.forward(), "→", *_loss_items(ranks, view.rank)) for view in views),
-        results={
-            "L": tuple(matrix_of_rank("L", shard, "columns", rank) for rank, shard in enumerate(ranks.logits)),
-            "loss": (_on_every_rank("loss", ranks.losses),),
-        },
-        expected={"L": one.logits[0], "loss": one.losses},
-    )
-    return {**_passes(group, single, views), FORWARD: forward}
-
-
-def _on_every_rank(name: str, values: Matrix) -> ShardedMatrix:
-    """A matrix that every rank has in full, which is what a ShardedMatrix without owners means."""
-    return ShardedMatrix(name=name, values=values)
-
-
-def _loss_items(loss: ShardedLoss, rank: int | None = None) -> Iterator[PassItem]:
-    """The matrices and collectives from the logits of a rank, or of one process (None), to the loss per token.
-
-    A token's loss is log(s) + m - t. m: its largest logit. s: the sum of exp(logit - m). t: its target's logit.
-    """
-    if rank is None:
-        # The empty text is a gap between the two matrices; the second one has a column for s and one for t.
-        yield from (_on_every_rank("m", loss.joined_largest), "", _on_every_rank("s t", add(*loss.sums)))
-    else:
-        yield matrix_of_rank("m", loss.largest[rank], "rows", rank, partial=True)
-        yield Operation(op="all_reduce", name="m", count=len(TOKEN_IDS), per_token=1, word="max")
-        yield _on_every_rank("m", loss.joined_largest)
-        yield "→"
-        yield matrix_of_rank("s t", loss.sums[rank], "rows", rank, partial=True)
-        yield Operation(op="all_reduce", name="s and t", count=2 * len(TOKEN_IDS), per_token=2)
-        yield _on_every_rank("s t", add(*loss.sums))
-    yield "→"
-    yield _on_every_rank("loss", loss.losses)
+def _num_elements(values: Matrix) -> int:
+    return len(values) * len(values[0])
 
 
 def seconds(one: Pass, tokens: int, hidden: int, link: Link) -> float:
