@@ -1,14 +1,15 @@
-"""Run the small layers of the tensor-split explorer on live ranks, and write down every number that the ranks had.
+"""Run what the tensor-split and ZeRO explorers show on live ranks, and write down every number that the ranks had.
 
-Writes helpers/predict/by_hand/tensor_split.json: the layers of helpers/parallel/tensor_parallel on 2 and on 4 ranks,
-with and without sequence parallelism, compared with the same layers of plain torch in one process. Some seconds.
+Writes two files in helpers/predict/by_hand. tensor_split.json: the layers of helpers/parallel/tensor_parallel on 2 and
+on 4 ranks, with and without sequence parallelism, compared with the same layers of plain torch in one process.
+zero_steps.json: one step of ZeRO stage 3 (helpers/parallel/zero) on 3 ranks. Some seconds.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -27,7 +28,9 @@ from helpers.parallel.tensor_parallel import (  # noqa: E402
     layers,
     vocab_parallel_cross_entropy,
 )
-from helpers.predict.by_hand.tensor_split import CUTS, EQUATIONS, FORWARD, INPUTS, RANKS, RECORDED  # noqa: E402
+from helpers.parallel.zero import Zero3  # noqa: E402
+from helpers.predict.by_hand import tensor_split, zero_steps  # noqa: E402
+from helpers.predict.by_hand.tensor_split import CUTS, EQUATIONS, FORWARD, INPUTS, RANKS  # noqa: E402
 from helpers.ranks import Ranks  # noqa: E402
 
 X = torch.tensor([[1, 2, 0], [0, 1, -1], [2, 0, 1], [-1, 1, 1]]).double()  # 4 tokens of 3 numbers
@@ -45,6 +48,7 @@ TABLE = torch.tensor(  # 8 vocabulary entries
 TOKEN_IDS = torch.tensor([1, 6, 3, 4])  # of the 4 tokens; for the head, their target ids
 
 
+# -- tensor parallelism ----------------------------------------------------------------------------------------------
 class OneProcess:
     """Makes the layers of one process, in plain torch. A matrix is given as it is drawn: inputs times outputs."""
 
@@ -258,20 +262,77 @@ def partial_numbers(partial: dict[str, list[Tensor]]) -> dict[str, list]:
 
 def _rows(matrix: Tensor) -> list[list[float]]:
     """Numbers with six decimals, and whole ones as integers."""
-    return [[int(number) if number == int(number) else round(number, 6) for number in row] for row in matrix.tolist()]
+    rounded = [[round(number, 6) for number in row] for row in matrix.tolist()]
+    return [[int(number) if number == int(number) else number for number in row] for row in rounded]
+
+
+def record_tensor_split(ranks: Ranks) -> dict[str, dict]:
+    """Every layer on every number of ranks, as `tensor_split.recorded` describes it."""
+    recordings = {cut: {"full": {}, "partial": {}, "differences": {}} for cut in CUTS}
+    for cut, recording in recordings.items():
+        for num_ranks in RANKS:
+            full, partial, plain = record(cut, num_ranks, False, ranks)
+            _, _, sequence = record(cut, num_ranks, True, ranks)
+            recording["full"] = full_numbers(full)
+            recording["partial"][num_ranks] = partial_numbers(partial)
+            recording["differences"][num_ranks] = {name: [plain[name], sequence[name]] for name in plain}
+    return recordings
+
+
+# -- ZeRO ------------------------------------------------------------------------------------------------------------
+WEIGHTS = torch.tensor([[1, 0, 2], [1, -1, 0], [0, 1, 1]]).double()  # of layers a, b and c
+BATCHES = torch.tensor([[1, 0, 2], [0, 1, -1], [2, 1, 0]]).double()  # one batch per rank
+# Chosen so that the means of the gradients are whole numbers.
+TARGETS = torch.tensor([[4, -2, -1], [-2, 2, 1], [-1, 4, -3]]).double()
+
+
+class Circular(nn.Module):
+    """A layer of 3 weights: output i is the sum over j of weight[j] * h[i - j]."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+
+    def forward(self, h: Tensor) -> Tensor:
+        return sum(self.weight[j] * h.roll(j) for j in range(len(h)))
+
+
+def zero_on_this_rank() -> dict[str, dict[str, Tensor]]:
+    """A training step on a rank: the gradients of its batch, and what it owns of means, new weights and moments."""
+    model = Zero3(nn.Sequential(*map(Circular, WEIGHTS)))  # each layer is a unit, so rank r owns element r of it
+    layers, pieces = dict(zip(zero_steps.LAYERS, model.module, strict=True)), list(model.parameters())
+    optimizer = torch.optim.Adam(pieces, lr=0.1)  # a hundred times torch's default, so that one step can be seen
+    terms = dict.fromkeys(layers)  # backward fills it from the last layer to the first
+    for name, layer in layers.items():
+        layer.weight.register_hook(lambda gradient, name=name: terms.update({name: gradient.clone()}))
+    rank = dist.get_rank()
+    ((model(BATCHES[rank]) - TARGETS[rank]).square().sum() / 2).backward()
+    optimizer.step()
+    owned = dict(zip(layers, pieces, strict=True))
+    means = {name: piece.grad for name, piece in owned.items()}
+    moments = {name: optimizer.state[piece]["exp_avg"] for name, piece in owned.items()}
+    return {"terms": terms, "means": means, "updated": owned, "moments": moments}
+
+
+def record_zero_steps(ranks: Ranks) -> dict[str, dict | list]:
+    """A training step, as `zero_steps.recorded` describes it."""
+    results = ranks[: zero_steps.RANKS].run(zero_on_this_rank)
+    found = {"weights": _vectors(WEIGHTS), "terms": [_vectors(result["terms"].values()) for result in results]}
+    for kind in ("means", "updated", "moments"):
+        by_layer = zip(*(result[kind].values() for result in results), strict=True)
+        found[kind] = _vectors(torch.cat(parts).detach() for parts in by_layer)
+    return found
+
+
+def _vectors(layers: Iterable[Tensor]) -> dict[str, list[float]]:
+    return dict(zip(zero_steps.LAYERS, _rows(torch.stack(list(layers))), strict=True))
 
 
 def main() -> None:
-    recordings = {cut: {"full": {}, "partial": {}, "differences": {}} for cut in CUTS}
     with Ranks(max(RANKS)) as ranks:
-        for cut, recording in recordings.items():
-            for num_ranks in RANKS:
-                full, partial, plain = record(cut, num_ranks, False, ranks)
-                _, _, sequence = record(cut, num_ranks, True, ranks)
-                recording["full"] = full_numbers(full)
-                recording["partial"][num_ranks] = partial_numbers(partial)
-                recording["differences"][num_ranks] = {name: [plain[name], sequence[name]] for name in plain}
-    RECORDED.write_text(json.dumps(recordings, separators=(",", ":")) + "\n", encoding="utf-8")
+        recordings = {tensor_split.RECORDED: record_tensor_split(ranks), zero_steps.RECORDED: record_zero_steps(ranks)}
+    for path, recording in recordings.items():
+        path.write_text(json.dumps(recording, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
-"""Runs one ZeRO training step of a model with 3 layers of 3 elements on 3 ranks, element by element.
+"""Shows one training step of three layers of three elements on three ranks, at each stage of ZeRO, with every number.
 
-`zero_steps(3)` lists what each rank has after each part of a step of ZeRO stage 3 (gather, compute, free, ...); the
-ZeRO explorer draws it. Every rank computes only from what it has, so an element that it lacks raises KeyError. Rank r
-owns element r of each layer. A layer turns 3 inputs h into 3 outputs: output i is the sum over j of w[j] * h[i - j]
-(indices modulo 3), so each output needs all elements of the layer. The loss is half the squared error, and Adam's first
-step updates the weights. `messages`, `sent_bytes` and `seconds` say what the collectives of the step cost for a model
-of real size.
+`zero_steps(stage)` lists what every rank has after each part of a step of ZeRO stage 3 (gather, compute, free, ...);
+the ZeRO explorer draws it. Rank r owns element r of each layer. A layer turns 3 inputs h into 3 outputs: output i is
+the sum over j of w[j] * h[i - j] (indices modulo 3), so each output needs all elements of the layer. The loss is half
+the squared error, and Adam's first step updates the weights. The numbers are those of a run, and the same at every
+stage: tools/record_explorers.py trained the layers with Zero3 on live ranks and wrote zero_steps.json.
+Which rank has a number when is a rule here, because the picture shows one part after the other. The strategies overlap:
+while they reduce the gradients of one layer, they compute those of the next. `messages`, `sent_bytes` and `seconds` say
+what the collectives of the step cost for a model of real size.
 Source: Rajbhandari et al. 2020 (ZeRO), section 5, for the stages, and section 3.1 for the bytes per element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
 
 from helpers.quantities import costs
 from helpers.specs import Link
@@ -21,14 +25,10 @@ from helpers.specs import Link
 LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)  # LAYERS: three names. NUMBERS: the elements of a layer
 KINDS = ("parameters", "gradients", "optimizer")
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # per element: 16 bits, 16 bits, fp32 master, m and v
-WEIGHTS = {"a": (1, 0, 2), "b": (1, -1, 0), "c": (0, 1, 1)}
-INPUTS = ((1, 0, 2), (0, 1, -1), (2, 1, 0))  # one batch per rank
-TARGETS = ((4, -2, -1), (-2, 2, 1), (-1, 4, -3))  # chosen so that the means of the gradients are whole numbers
-LEARNING_RATE, BETAS, EPSILON = 0.1, (0.9, 0.999), 1e-8  # torch's defaults, but a learning rate 100 times as large
 OWN, EVERY, TERM, STALE = "own", "every rank", "term", "stale"  # the states of an ElementCopy
+RECORDED = Path(__file__).with_name("zero_steps.json")
 
 Element = tuple[str, int]  # layer, and index in the layer
-Vector = Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,136 +92,67 @@ def elements(layers: Iterable[str] = LAYERS) -> list[Element]:
     return [(layer, index) for layer in layers for index in range(NUMBERS)]
 
 
-def layer_forward(weights: Vector, inputs: Vector) -> list[float]:
-    """The outputs of a layer: output i is the sum over j of weights[j] * inputs[i - j]."""
-    return [sum(weights[j] * inputs[(i - j) % NUMBERS] for j in range(NUMBERS)) for i in range(NUMBERS)]
+@cache
+def recorded() -> dict[str, dict | list]:
+    """What the ranks had: layer -> its elements.
 
-
-def gradient_of_weights(arrives: Vector, inputs: Vector) -> list[float]:
-    """The gradient of a layer's weights, from that of its outputs (`arrives`)."""
-    return [sum(arrives[i] * inputs[(i - j) % NUMBERS] for i in range(NUMBERS)) for j in range(NUMBERS)]
-
-
-def gradient_of_inputs(arrives: Vector, weights: Vector) -> list[float]:
-    """The gradient of a layer's inputs, from that of its outputs (`arrives`)."""
-    return [sum(arrives[i] * weights[(i - k) % NUMBERS] for i in range(NUMBERS)) for k in range(NUMBERS)]
-
-
-def adam(weight: float, gradient: float) -> tuple[float, float]:
-    """Adam's first step: the new weight, and the first moment m that it leaves. Both moments were 0 before."""
-    first, second = (1 - BETAS[0]) * gradient, (1 - BETAS[1]) * gradient**2
-    mean, square = first / (1 - BETAS[0]), second / (1 - BETAS[1])  # the bias correction of step 1
-    return weight - LEARNING_RATE * mean / (square**0.5 + EPSILON), first
-
-
-@dataclass
-class _Rank:
-    """The memory of one rank, and what it computes.
-
-    activations: the inputs of the layers, of this rank's own batch; they are not drawn. output_gradient: the gradient
-    of the outputs of the layer whose backward comes next.
+    weights, updated: the parameters before and after the step. terms: for each rank, the gradients of its batch alone.
+    means: the averaged gradients. moments: Adam's m after the step, which was 0 before.
     """
-
-    rank: int
-    parameters: Copies = field(default_factory=dict)
-    gradients: Copies = field(default_factory=dict)
-    optimizer: Copies = field(default_factory=dict)
-    activations: list[Vector] = field(default_factory=list)
-    output_gradient: Vector = ()
-
-    def is_owner(self, element: Element) -> bool:
-        return element[1] == self.rank
-
-    def weights(self, layer: str) -> list[float]:
-        """All weights of a layer; KeyError for one that this rank does not have."""
-        return [self.parameters[element].value for element in elements(layer)]
-
-    def forward(self, layer: str) -> None:
-        self.activations.append(layer_forward(self.weights(layer), self.activations[-1]))
-
-    def backward(self, layer: str) -> None:
-        """The gradients of the layer's weights, from this rank's batch alone, and the gradient of its inputs."""
-        if not self.output_gradient:  # the last layer: the gradient of half the squared error
-            outputs = self.activations.pop()
-            self.output_gradient = [o - target for o, target in zip(outputs, TARGETS[self.rank], strict=True)]
-        inputs = self.activations.pop()
-        for element, value in zip(elements(layer), gradient_of_weights(self.output_gradient, inputs), strict=True):
-            self.gradients[element] = ElementCopy(value=value, state=TERM)
-        self.output_gradient = gradient_of_inputs(self.output_gradient, self.weights(layer))
-
-    def update(self) -> None:
-        """Adam on every element for which this rank has optimizer state; other parameters become stale."""
-        for element, copy in self.parameters.items():
-            if element in self.optimizer:
-                weight, moment = adam(copy.value, self.gradients[element].value)
-                # The new parameter is on every rank (EVERY) or on this one alone (OWN), like its optimizer state.
-                self.parameters[element] = replace(self.optimizer[element], value=weight)
-                self.optimizer[element] = replace(self.optimizer[element], value=moment)  # m stands for the whole state
-            else:
-                self.parameters[element] = replace(copy, state=STALE)
-
-    def free(self, kind: str, layers: str) -> None:
-        """Free all elements of these layers that another rank owns."""
-        copies = getattr(self, kind)
-        for element in elements(layers):
-            if not self.is_owner(element):
-                del copies[element]
-
-    def snapshot(self) -> dict[str, Copies]:
-        return {kind: dict(getattr(self, kind)) for kind in KINDS}
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 class _Step:
-    """Runs one training step on all ranks at a stage of ZeRO. `record` makes the ZeroStep of the part that just ended.
+    """One training step at a stage of ZeRO. `record` makes the ZeroStep of the part that just ended.
 
     Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too. What is not sharded is on every
     rank.
     """
 
     def __init__(self, stage: int) -> None:
-        self.stage, self.ranks = stage, [_Rank(rank) for rank in range(RANKS)]
-        for rank in self.ranks:
-            rank.activations = [INPUTS[rank.rank]]
+        self.stage = stage
+        self.copies: list[dict[str, Copies]] = [{kind: {} for kind in KINDS} for _ in range(RANKS)]
+        for rank, mine in enumerate(self.copies):
             for layer, index in elements():
-                is_owner = rank.is_owner((layer, index))
-                if stage < 3 or is_owner:
-                    copy = ElementCopy(value=WEIGHTS[layer][index], state=EVERY if stage < 3 else OWN)
-                    rank.parameters[layer, index] = copy
-                if stage < 1 or is_owner:
+                if stage < 3 or index == rank:
+                    weight = recorded()["weights"][layer][index]
+                    mine["parameters"][layer, index] = ElementCopy(value=weight, state=EVERY if stage < 3 else OWN)
+                if stage < 1 or index == rank:
                     # 0: the first moment before the first step.
-                    rank.optimizer[layer, index] = ElementCopy(value=0, state=EVERY if stage < 1 else OWN)
+                    mine["optimizer"][layer, index] = ElementCopy(value=0, state=EVERY if stage < 1 else OWN)
 
     def record(
         self, phase: str, layers: str, action: str, kinds: str = "", message: ZeroCollective | None = None
     ) -> ZeroStep:
         """The memory of all ranks now. kinds: the kinds for `ZeroStep.written`, separated by spaces."""
-        copies = tuple(rank.snapshot() for rank in self.ranks)
+        copies = tuple({kind: dict(mine[kind]) for kind in KINDS} for mine in self.copies)
         written = frozenset((kind, layer) for kind in kinds.split() for layer in layers)
         return ZeroStep(phase=phase, layers=layers, action=action, copies=copies, written=written, message=message)
 
-    def on_all_ranks(self, function: Callable[[_Rank], None]) -> None:
-        for rank in self.ranks:
-            function(rank)
+    def free(self, kind: str, layers: str) -> None:
+        """Free all elements of these layers on the ranks that do not own them."""
+        for rank, mine in enumerate(self.copies):
+            for layer, index in elements(layers):
+                if index != rank:
+                    del mine[kind][layer, index]
 
     def all_gather(self, layers: str) -> ZeroCollective:
         """Every rank gets the owners' parameters; below stage 3 all ranks keep them, so no copy is OWN any more."""
         for element in elements(layers):
-            value = self.ranks[element[1]].parameters[element].value
-            for rank in self.ranks:
-                is_own = self.stage == 3 and rank.is_owner(element)
-                rank.parameters[element] = ElementCopy(value=value, state=OWN if is_own else EVERY)
+            owner = element[1]
+            value = self.copies[owner]["parameters"][element].value
+            for rank, mine in enumerate(self.copies):
+                is_own = self.stage == 3 and rank == owner
+                mine["parameters"][element] = ElementCopy(value=value, state=OWN if is_own else EVERY)
         return ZeroCollective(op="all_gather", kind="parameters", layers=layers)
 
     def average(self, layers: str) -> ZeroCollective:
         """Every rank gets the mean of all ranks' gradients; with ZeRO the owner alone gets it."""
-        for element in elements(layers):
-            mean = sum(rank.gradients[element].value for rank in self.ranks) / RANKS
-            for rank in self.ranks:
-                local = rank.gradients[element]
-                if self.stage and not rank.is_owner(element):
-                    rank.gradients[element] = replace(local, state=STALE)
-                else:
-                    rank.gradients[element] = ElementCopy(value=mean, state=OWN if self.stage else EVERY)
+        for layer, index in elements(layers):
+            mean = ElementCopy(value=recorded()["means"][layer][index], state=OWN if self.stage else EVERY)
+            for rank, mine in enumerate(self.copies):
+                stale = replace(mine["gradients"][layer, index], state=STALE)
+                mine["gradients"][layer, index] = stale if self.stage and index != rank else mean
         return ZeroCollective(op="reduce_scatter" if self.stage else "all_reduce", kind="gradients", layers=layers)
 
     def forward(self, layer: str) -> Iterator[ZeroStep]:
@@ -229,10 +160,9 @@ class _Step:
         if self.stage == 3:
             message = self.all_gather(layer)
             yield self.record("forward", layer, "gather", "parameters", message)
-        self.on_all_ranks(lambda rank: rank.forward(layer))
         yield self.record("forward", layer, "compute", "parameters")
         if self.stage == 3:
-            self.on_all_ranks(lambda rank: rank.free("parameters", layer))
+            self.free("parameters", layer)
             yield self.record("forward", layer, "free")
 
     def backward(self, layer: str) -> Iterator[ZeroStep]:
@@ -240,7 +170,9 @@ class _Step:
         if self.stage == 3:
             message = self.all_gather(layer)
             yield self.record("backward", layer, "again", "parameters", message)  # "again": gathered once more
-        self.on_all_ranks(lambda rank: rank.backward(layer))
+        for rank, mine in enumerate(self.copies):
+            for index, value in enumerate(recorded()["terms"][rank][layer]):
+                mine["gradients"][layer, index] = ElementCopy(value=value, state=TERM)
         yield self.record("backward", layer, "gradients", "gradients")
         if self.stage == 0:
             yield self.record("backward", layer, "average", "gradients", self.average(layer))
@@ -250,9 +182,8 @@ class _Step:
     def reduce_and_free(self, layer: str) -> ZeroStep:
         """Each owner gets its mean gradients; other ranks free theirs at once, with stage 3 the parameters too."""
         message = self.average(layer)
-        freed = ("gradients", "parameters") if self.stage == 3 else ("gradients",)
-        for kind in freed:
-            self.on_all_ranks(lambda rank, kind=kind: rank.free(kind, layer))
+        for kind in ("gradients", "parameters") if self.stage == 3 else ("gradients",):
+            self.free(kind, layer)
         return self.record("backward", layer, f"average_{self.stage}", "gradients", message)
 
     def update(self) -> Iterator[ZeroStep]:
@@ -260,12 +191,24 @@ class _Step:
         if self.stage == 1:
             message = self.average(LAYERS)
             yield self.record("backward", LAYERS, "average_1", "gradients", message)
-        self.on_all_ranks(_Rank.update)
+        for mine in self.copies:
+            self._update(mine)
         action = "update_all" if self.stage == 0 else "update_own"
         yield self.record("update", LAYERS, action, "parameters optimizer")
         if self.stage in (1, 2):
             message = self.all_gather(LAYERS)
             yield self.record("update", LAYERS, "gather_updated", "parameters", message)
+
+    def _update(self, mine: dict[str, Copies]) -> None:
+        """On one rank: a new value of every element that has optimizer state; other parameters become stale."""
+        for (layer, index), copy in mine["parameters"].items():
+            moment = mine["optimizer"].get((layer, index))
+            if moment is None:
+                mine["parameters"][layer, index] = replace(copy, state=STALE)
+                continue
+            # The new parameter is on every rank (EVERY) or on this one alone (OWN), like its optimizer state.
+            mine["parameters"][layer, index] = replace(moment, value=recorded()["updated"][layer][index])
+            mine["optimizer"][layer, index] = replace(moment, value=recorded()["moments"][layer][index])
 
 
 @lru_cache

@@ -10,8 +10,7 @@ from helpers.draw.chapters.tensor_parallel import (
     number_text,
     tensor_split_scene,
 )
-from helpers.predict.by_hand.tensor_split import ShardedMatrix
-from helpers.predict.by_hand.tensor_split import FORWARD, INPUTS, split
+from helpers.predict.by_hand.tensor_split import FORWARD, INPUTS, ShardedMatrix, split
 from tests.draw.scenes import SCENES, tooltips
 
 
