@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS, kind_style, kind_word
+from helpers.draw.palette import PAINTS, kind_style
 from helpers.draw.scene import (
     MARGIN,
     SMALLEST,
@@ -31,7 +31,7 @@ from helpers.draw.scene import (
     heading,
     text_width,
 )
-from helpers.draw.timelines import IDLE, panel_titles, shared_title, used_kinds_legend
+from helpers.draw.timelines import IDLE, panel_titles, panels_summary, shared_title, spans_tooltip, used_kinds_legend
 from helpers.learner.words import book
 from helpers.predict.time.pipeline import KINDS
 from helpers.quantities.units import format_seconds
@@ -85,7 +85,8 @@ def pipeline_scene(
         items += time_axis(_LEFT, WIDTH - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
         bars += panel.items(panel_title, y)
         y = bottom + _GAP
-    return Scene(height=y + 14, title=title, summary=_summary(shown, num_ranks), items=(*items, *bars))
+    summary = panels_summary(shown, lambda timeline: _sentence(timeline, num_ranks or timeline.num_ranks))
+    return Scene(height=y + 14, title=title, summary=summary, items=(*items, *bars))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,8 @@ class _Panel:
         """The bar of a single action; texture, rounded corners, mark and number only where they can be seen."""
         x, width = _LEFT + span.start * self.scale, span.duration * self.scale
         texture, action = PAINTS[span.kind].texture, Action.parse(span.name)  # "2F0": stage 2, forward, micro-batch 0
-        tooltip = f"rank {span.rank} · {span.name} · {kind_word(span.kind)} · {format_seconds(span.duration)}"
         gap = 1.0 if width > 6 else 0.0  # between this bar and the next
+        tooltip = spans_tooltip([span])
         style = {"texture": texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
         yield Rect(x=x, y=y, width=max(0.7, width - gap), height=height, fill=span.kind, **style)
         chunk = action.stage // self.num_ranks
@@ -237,16 +238,10 @@ def _most_in_flight(timelines: list[Timeline], num_ranks: int | None) -> float:
     )
 
 
-def _summary(timelines: list[Timeline], num_ranks: int | None) -> str:
-    """A sentence on each timeline, for readers who cannot see the picture."""
-    pairs = zip(timelines, panel_titles(timelines), strict=True)
-    return " ".join(_sentence(timeline, title, num_ranks or timeline.num_ranks) for timeline, title in pairs)
-
-
-def _sentence(timeline: Timeline, title: str, num_ranks: int) -> str:
+def _sentence(timeline: Timeline, num_ranks: int) -> str:
     """The idle share (the bubble) of a timeline, and the most that each rank held, for those who cannot see it."""
     text = words("bubble", share=timeline.bubble_fraction, whole=format_seconds(timeline.duration))
     if timeline.held:
         peaks = [f"{microbatches_in_flight(timeline, rank, num_ranks):.3g}" for rank in timeline.ranks]
-        text = words("held", says=text, peaks=peaks)
-    return words("panel", title=title, num_ranks=timeline.num_ranks, says=text)
+        return words("held", says=text, peaks=peaks)
+    return text

@@ -13,7 +13,7 @@ numbers in the code are such pixels. A kind of the palette, such as "forward", s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -134,7 +134,7 @@ def timeline_scene(
         # Only the axis of the last timeline has labels.
         items += time_axis(LEFT, WIDTH - LEFT - RIGHT, panel_top - 4, bottom - 4, end, timeline is shown[-1])
         y = bottom + _GAP
-    return Scene(height=y + 14, title=title, summary=_summary(shown), items=(*items, *panels))
+    return Scene(height=y + 14, title=title, summary=panels_summary(shown, exposed_sentence), items=(*items, *panels))
 
 
 def _mark(seconds: float, word: str, layout: LaneLayout, top: float) -> Iterator[Line | Label]:
@@ -189,8 +189,8 @@ def exposed_sentence(timeline: Timeline, *, with_rank: bool = False) -> str:
     return words("exposed_by", rank=worst, words=text) if with_rank else text
 
 
-def _summary(timelines: list[Timeline]) -> str:
-    """A sentence on each timeline, for readers who cannot see the picture."""
+def panels_summary(timelines: list[Timeline], says: Callable[[Timeline], str]) -> str:
+    """What each timeline is and what `says` returns for it, for readers who cannot see the picture."""
     pairs = zip(timelines, panel_titles(timelines), strict=True)
     return " ".join(
         words(
@@ -198,7 +198,7 @@ def _summary(timelines: list[Timeline]) -> str:
             title=title,
             num_ranks=timeline.num_ranks,
             rank=timeline.ranks[0],
-            says=exposed_sentence(timeline),
+            says=says(timeline),
         )
         for timeline, title in pairs
     )
@@ -285,7 +285,7 @@ def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) 
         style = {"fill": first.kind, "texture": texture, "radius": 2 if width > 8 and height > 8 else 0}
         size = min(11.0, height - 3)  # of the letters
         text = _bar_text(first, width - gap, size)
-        yield from labelled_box(x, top, width - gap, height, text, size, tooltip=_tooltip(joined), **style)
+        yield from labelled_box(x, top, width - gap, height, text, size, tooltip=spans_tooltip(joined), **style)
 
 
 def _joined(spans: list[Span], scale: float) -> list[list[Span]]:
@@ -301,7 +301,7 @@ def _joined(spans: list[Span], scale: float) -> list[list[Span]]:
     return groups
 
 
-def _tooltip(spans: list[Span]) -> str:
+def spans_tooltip(spans: list[Span]) -> str:
     """Rank, name, kind, seconds and bytes of the spans that share a bar; several are counted instead of named."""
     first = spans[0]
     # words[…] is a text in every language, whose braces `format` fills; the f-string takes the learner's language.

@@ -19,7 +19,7 @@ NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
 
 def example() -> str:
     """The worked example of the guide."""
-    chapter = GUIDE.read_text().split("## Add a widget in a page of code")[1]
+    chapter = GUIDE.read_text().split("## Add an explorer")[1]
     return chapter.split("```python\n")[1].split("```")[0]
 
 

@@ -12,12 +12,10 @@ from helpers.predict.by_hand.zero_steps import (
     EVERY,
     KINDS,
     LAYERS,
-    NUMBERS,
     OWN,
     RANKS,
     STAGES,
     STALE,
-    TERM,
     elements,
     messages,
     recorded,
@@ -38,32 +36,26 @@ def test_the_numbers_are_those_of_a_run(ranks):
     assert record_explorers.record_zero_steps(ranks) == recorded()
 
 
-@pytest.fixture(scope="module")
-def one_process():
-    """Parameters, gradients and first moments after a step on the mean of the ranks' losses, in float64."""
+def test_one_process_ends_with_the_same_numbers():
+    """Torch's Adam on the mean of the ranks' losses."""
     model = nn.Sequential(*map(Circular, record_explorers.WEIGHTS))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     losses = [(model(batch) - target).square().sum() / 2 for batch, target in zip(BATCHES, TARGETS, strict=True)]
     (sum(losses) / RANKS).backward()
     optimizer.step()
-    found = {kind: {} for kind in KINDS}
     for layer, weight in zip(LAYERS, model.parameters(), strict=True):
-        for number in range(NUMBERS):
-            found["parameters"][layer, number] = weight[number].item()
-            found["gradients"][layer, number] = weight.grad[number].item()
-            found["optimizer"][layer, number] = optimizer.state[weight]["exp_avg"][number].item()
-    return found
+        found = {"means": weight.grad, "updated": weight, "moments": optimizer.state[weight]["exp_avg"]}
+        for kind, tensor in found.items():
+            assert recorded()[kind][layer] == pytest.approx(tensor.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_stage_ends_where_one_process_ends(stage, kind, one_process):
-    last = zero_steps(stage)[-1]
-    for place in elements():
-        values = [
-            held[kind][place].value for held in last.copies if place in held[kind] and held[kind][place].state != STALE
-        ]
-        assert values and values == pytest.approx([one_process[kind][place]] * len(values), abs=1e-6)
+def test_every_stage_ends_with_the_same_numbers(stage):
+    for kind, name in zip(KINDS, ("updated", "means", "moments"), strict=True):
+        for layer, index in elements():
+            copies = [held[kind].get((layer, index)) for held in zero_steps(stage)[-1].copies]
+            values = {copy.value for copy in copies if copy and copy.state != STALE}
+            assert values == {recorded()[name][layer][index]}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -77,21 +69,11 @@ def test_all_ranks_together_hold_every_number_at_every_step(stage):
         assert len(owned) == len(set(owned)) == (0 if stage == 0 else len(elements()))
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_terms_of_the_ranks_are_averaged(stage):
-    """What ranks have of their own batches adds up to the mean that they have afterwards."""
-    terms = {}
-    for step in zero_steps(stage):
-        for place in elements():
-            numbers = [held["gradients"][place] for held in step.copies if place in held["gradients"]]
-            if len(numbers) == RANKS and all(number.state == TERM for number in numbers):
-                terms[place] = [number.value for number in numbers]
-    last = zero_steps(stage)[-1]
-    assert set(terms) == set(elements())
-    for place, values in terms.items():
-        mean = last.copies[place[1]]["gradients"][place].value
-        assert mean == sum(values) / RANKS and len(set(values)) > 1
-        assert mean == round(mean) != 0  # the batches are chosen so, to be followed by eye
+def test_the_terms_of_the_ranks_are_averaged_to_whole_numbers():
+    """The batches are chosen so, to be followed by eye."""
+    for layer, means in recorded()["means"].items():
+        terms = zip(*(own[layer] for own in recorded()["terms"]), strict=True)
+        assert means == [sum(values) / RANKS for values in terms] and all(isinstance(mean, int) for mean in means)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -108,7 +90,7 @@ def test_stage_3_holds_one_layer_whole_at_a_time():
     peaks = [max(step.num_bytes(0, "parameters") for step in zero_steps(stage)) for stage in STAGES]
     assert peaks == [18, 18, 18, BYTES["parameters"] * (3 + 2)]
     for step in zero_steps(3):
-        whole = [name for name in LAYERS if all((name, n) in step.copies[0]["parameters"] for n in range(NUMBERS))]
+        whole = [name for name in LAYERS if all((name, n) in step.copies[0]["parameters"] for n in range(3))]
         assert len(whole) <= 1
 
 
