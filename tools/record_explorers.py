@@ -180,7 +180,10 @@ def token_losses(logits: Tensor, on: OneProcess) -> Tensor:
 
 @contextmanager
 def payloads() -> Iterator[list[list[Tensor]]]:
-    """For each collective that adds or compares: what this rank gave, and after it a result that came in its place."""
+    """For each collective that adds or compares: a copy of what this rank gave, then the tensor itself after the call.
+
+    The all-reduces of the loss are in place, so there the second one is the result.
+    """
     seen: list[list[Tensor]] = []
 
     def watched(function):
@@ -232,7 +235,7 @@ def joined(parts: list[Tensor], sharing: str, sequence_parallel: bool) -> Tensor
     return parts[0]
 
 
-def record(cut: str, num_ranks: int, sequence_parallel: bool, ranks: Ranks) -> tuple[dict, dict, dict]:
+def record_layer(cut: str, num_ranks: int, sequence_parallel: bool, ranks: Ranks) -> tuple[dict, dict, dict]:
     """Run a layer on ranks: its full matrices, each rank's partial ones, and by pass the difference to one process."""
     by_rank, partial = zip(*ranks[:num_ranks].run(on_this_rank, cut, sequence_parallel), strict=True)
     single = run_layer(cut, OneProcess())
@@ -271,8 +274,8 @@ def record_tensor_split(ranks: Ranks) -> dict[str, dict]:
     recordings = {cut: {"full": {}, "partial": {}, "differences": {}} for cut in CUTS}
     for cut, recording in recordings.items():
         for num_ranks in RANKS:
-            full, partial, plain = record(cut, num_ranks, False, ranks)
-            _, _, sequence = record(cut, num_ranks, True, ranks)
+            full, partial, plain = record_layer(cut, num_ranks, False, ranks)
+            _, _, sequence = record_layer(cut, num_ranks, True, ranks)
             recording["full"] = full_numbers(full)
             recording["partial"][num_ranks] = partial_numbers(partial)
             recording["differences"][num_ranks] = {name: [plain[name], sequence[name]] for name in plain}

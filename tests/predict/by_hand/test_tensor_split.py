@@ -34,7 +34,7 @@ TOKENS = 4
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(("num_ranks", "sequence"), [(2, True), (4, False)])
 def test_the_numbers_are_those_of_a_run(ranks, cut, num_ranks, sequence):
-    full, partial, differences = record_explorers.record(cut, num_ranks, sequence, ranks)
+    full, partial, differences = record_explorers.record_layer(cut, num_ranks, sequence, ranks)
     known = recorded()[cut]
     assert record_explorers.full_numbers(full) == known["full"]
     assert record_explorers.partial_numbers(partial) == known["partial"][str(num_ranks)]
