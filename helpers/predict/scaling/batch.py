@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from math import isnan, sqrt
 from statistics import fmean
 
-import numpy as np
-
+from helpers.predict.least_squares import least_squares
 from helpers.predict.scaling.laws import words
 from helpers.records.checks import check_one_of
 from helpers.specs.checks import check_count, check_positive
@@ -77,10 +76,9 @@ def critical_batch(batches: Sequence[int], steps: Sequence[float]) -> float:
     """
     if len(set(batches)) < 2 or len(batches) != len(steps) or min(*batches, *steps) <= 0:
         raise ValueError(f"critical_batch: {list(batches)} and {list(steps)}; give two batches or more, steps of each")
-    measured = np.array(steps, float)
     # Each row is divided by its measured steps, so that the least squares are of relative errors.
-    rows = np.stack([1 / measured, 1 / (measured * np.array(batches, float))], axis=1)
-    fewest, samples = np.linalg.lstsq(rows, np.ones(len(measured)), rcond=None)[0]
+    rows = [(1 / count, 1 / (count * batch)) for batch, count in zip(batches, steps, strict=True)]
+    fewest, samples = least_squares(rows, [1.0] * len(rows))
     if fewest <= 0 or samples <= 0:
         raise ValueError("critical_batch: the steps do not fall towards a floor as batches grow; measure more batches")
-    return float(samples / fewest)
+    return samples / fewest

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-
-import numpy as np
+from statistics import fmean
 
 from helpers.learner.words import book
+from helpers.predict.least_squares import least_squares
 from helpers.predict.time.flops import SECONDS_PER_DAY, six_n_d, step_flops
 from helpers.predict.time.step import StepTime
 from helpers.specs import ModelSpec
@@ -108,38 +108,34 @@ class AmdahlFit:
 def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
     """Fit Amdahl's law by least squares on relative errors, and leave out one outlier if there are 5 rows or more."""
     check_rows("fit_amdahl", gpus, speedups, at_least=2)
-    counts, measured = np.array(gpus, float), np.array(speedups, float)
     # The factors of `fixed` and of `shared` in 1/S, each divided by 1/S: where the law holds, every row adds up to 1.
-    terms = np.stack([measured, measured / counts], axis=1)
+    terms = [(measured, measured / count) for count, measured in zip(gpus, speedups, strict=True)]
 
-    def fitted(included: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """(fixed, shared), neither negative, and the residue of every row. included: the rows that are fitted."""
-        rows = terms[included]
-        best = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
-        if best.min() < 0:  # set the negative coefficient to 0, and fit the other one alone
-            positive = int(best.argmax())
-            column = rows[:, positive]
-            best = np.eye(2)[positive] * (column.sum() / (column @ column))
-        return best, terms @ best - 1
+    def fitted(included: Sequence[int]) -> tuple[list[float], list[float]]:
+        """[fixed, shared], neither negative, and the residue of every row. included: the rows that are fitted."""
+        rows = [terms[row] for row in included]
+        best = least_squares(rows, [1.0] * len(rows))
+        if min(best) < 0:  # set the negative coefficient to 0, and fit the other one alone
+            positive = best.index(max(best))
+            (alone,) = least_squares([[row[positive]] for row in rows], [1.0] * len(rows))
+            best = [alone if column == positive else 0.0 for column in range(2)]
+        return best, [best[0] * first + best[1] * second - 1 for first, second in terms]
 
-    all_rows = list(range(len(counts)))
+    all_rows = list(range(len(terms)))
     fit, outlier = fitted(all_rows), None
-    if len(counts) >= ROWS_FOR_OUTLIER:
+    if len(terms) >= ROWS_FOR_OUTLIER:
         tries = {}  # row -> by how many spreads it lies beside the fit of the other rows, and that fit
         for row in all_rows:
             others = [other for other in all_rows if other != row]
             without = fitted(others)
-            spread = max(LEAST_SPREAD, float(np.sqrt(np.mean(without[1][others] ** 2))))
+            spread = max(LEAST_SPREAD, fmean(without[1][other] ** 2 for other in others) ** 0.5)
             tries[row] = abs(without[1][row]) / spread, without
         worst = max(tries, key=lambda row: tries[row][0])
         spreads, without = tries[worst]
         if spreads > OUTLIER_SPREADS and abs(without[1][worst]) > LEAST_DIFFERENCE:
             fit, outlier = without, int(gpus[worst])
     (fixed, shared), residues = fit
-    return AmdahlFit(
-        gpus=tuple(gpus), fixed=float(fixed), shared=float(shared), residues=tuple(map(float, residues)),
-        outlier=outlier,
-    )  # fmt: skip
+    return AmdahlFit(gpus=tuple(gpus), fixed=fixed, shared=shared, residues=tuple(residues), outlier=outlier)
 
 
 def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_least: int = 1) -> None:

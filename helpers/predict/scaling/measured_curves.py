@@ -7,9 +7,9 @@ sample over those of one GPU, and it is 1 where nothing is lost. What it exceeds
     gradients    share * ring: how much of the seconds of a ring all-reduce no compute covers; the share is at most 1
     stragglers   sigma * expected maximum of n normal numbers: a step ends with its slowest GPU
     input        a constant * (n - 1): a source, such as a disk, that serves all GPUs and slows down by as much for each
-A mix is one choice of (share, sigma, constant). Every mix on a grid is tried, and the best one has the least sum of
-squared relative errors. Other mixes may fit as well, so each part has a range, low to high: the mixes in it miss no
-measured number by more than its printed digits, or by more than the best mix misses its worst number.
+A mix is one choice of (share, sigma, constant) on a grid, and the best one has the least sum of squared relative
+errors. Other mixes may fit as well, so each part has a range, low to high: the mixes in it miss no measured number by
+more than its printed digits, or by more than the best mix misses its worst number.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
+from itertools import product
+from math import ceil, floor, isfinite
 from pathlib import Path
-from statistics import fmean
-
-import numpy as np
+from statistics import NormalDist, fmean
 
 from helpers.learner.words import Words
 from helpers.predict.scaling.laws import AmdahlFit, Point, check_rows, fit_amdahl, points_of, words
@@ -181,11 +180,9 @@ def expected_maximum(n: int) -> float:
     F is the distribution function of one number, so F^n is that of the maximum.
     """
     check_count("expected_maximum", "n", n)
-    x = np.linspace(-9, 9, 18_001)  # beyond 9 standard deviations nothing is left
-    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-    distribution = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(x))])  # F
-    is_above_zero = np.heaviside(x, 0.5)  # 1 above 0, else 0
-    return float(np.trapezoid(is_above_zero - distribution**n, x))
+    below, width = NormalDist().cdf, 0.01
+    middles = [(i + 0.5) * width for i in range(900)]  # beyond 9 standard deviations nothing is left
+    return width * sum(1 - below(x) ** n - below(-x) ** n for x in middles)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,25 +259,26 @@ def explain_curve(
             f"explain_curve: counts {list(gpus)} and half_digit={half_digit!r}; order the counts, from 1 GPU on, "
             "and give 0.05 where one digit is printed"
         )
-    counts, measured = np.array(gpus, float), np.array(speedups, float)
     step, ring, busy, rings = _costs(gpus, images, kind, link)  # busy, rings: GPU-seconds per sample of step, ring
-    stragglers = busy * [expected_maximum(n) for n in gpus]
-    rows = np.stack([rings, stragglers, counts - 1])  # (3, counts): the loss by each part if its factor is 1
-    total, best, lows, highs = _mixes(busy, rows, counts / measured, half_digit / measured)
-    batch = busy - 1
-    losses = [batch, *best]
-    ranges = [(batch[-1], batch[-1]), *zip(lows, highs, strict=True)]  # the batch is predicted, so it has no range
-    parts = [
-        CurvePart(name=name, lost=tuple(lost.tolist()), low=float(low), high=float(high))
-        for name, lost, (low, high) in zip(("batch", "gradients", "stragglers", "input"), losses, ranges, strict=True)
-    ]
+    stragglers = [each * expected_maximum(n) for each, n in zip(busy, gpus, strict=True)]
+    rows = [rings, stragglers, [n - 1 for n in gpus]]  # the loss by each part at each count if its factor is 1
+    wanted = [n / measured for n, measured in zip(gpus, speedups, strict=True)]
+    best, ranges = _mixes(busy, rows, wanted, [half_digit / measured for measured in speedups])
+    batch = tuple(each - 1 for each in busy)  # predicted, so it has no range
+    parts = [CurvePart(name="batch", lost=batch, low=batch[-1], high=batch[-1])]
+    for name, factor, row, (low, high) in zip(("gradients", "stragglers", "input"), best, rows, ranges, strict=True):
+        parts.append(CurvePart(name=name, lost=tuple(factor * one for one in row), low=low, high=high))
+    total = [1 + sum(lost) for lost in zip(*(part.lost for part in parts), strict=True)]
     return CurveFit(
-        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()), step=step,
-        ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rings)).tolist()), parts=tuple(parts),
+        gpus=tuple(gpus), measured=tuple(map(float, speedups)), parts=tuple(parts), step=step, ring=tuple(ring),
+        fitted=tuple(n / each for n, each in zip(gpus, total, strict=True)),
+        ring_alone=tuple(n / (1 + each) for n, each in zip(gpus, rings, strict=True)),
     )  # fmt: skip
 
 
-def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+def _costs(
+    gpus: Sequence[int], images: int, kind: str, link: Link
+) -> tuple[float, list[float], list[float], list[float]]:
     """Seconds of a step on one GPU; seconds of the ring at each count; and GPU-seconds per sample of step and ring.
 
     The GPU-seconds are given over those of a step on one GPU, so the third value begins with 1.
@@ -288,25 +286,64 @@ def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[flo
     divisors = list(gpus) if kind == "strong" else [1] * len(gpus)  # by which the images of a step are divided
     check_divides("explain_curve", "GPUs", max(divisors), "images", images)
     one_gpu = Cluster(gpu=GPUS["A100"], gpus_per_node=1, num_nodes=1, intra=link, inter=link)
-    steps = np.array([resnet_step(RESNET_152, images // n, one_gpu).seconds for n in divisors])
-    ring = np.array([cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus])
-    return float(steps[0]), ring, steps * divisors / steps[0], ring * divisors / steps[0]
+    steps = [resnet_step(RESNET_152, images // n, one_gpu).seconds for n in divisors]
+    ring = [cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus]
+
+    def per_sample(seconds: list[float]) -> list[float]:
+        """The GPU-seconds of a sample over those of a step on one GPU."""
+        return [each * n / steps[0] for each, n in zip(seconds, divisors, strict=True)]
+
+    return steps[0], ring, per_sample(steps), per_sample(ring)
 
 
-def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Try every mix of the three parts on a grid.
+def _mixes(
+    busy: list[float], rows: list[list[float]], wanted: list[float], digits: list[float]
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """The best mix on a grid, and the (low, high) loss of each part among all mixes that fit as well.
 
     busy: 1 plus the loss by the batch. rows: the loss by each part for a factor of 1. wanted: n/S as measured. digits:
-    the relative error of rounding. All have one entry per count. Returns the best mix's n/S, the losses of its parts,
-    and the low and the high of each part at the largest count among all mixes that fit as well.
+    the relative error of rounding. All have one entry per count; low and high are at the largest count.
     """
     # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone. A
     # curve without any loss is treated as if it lost 1 %, so that its grid is not a single point.
-    most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])
-    mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in most)), axis=-1).reshape(-1, 3)
-    errors = (busy + mixes @ rows) / wanted - 1  # (mixes, counts)
-    best = int((errors**2).sum(axis=1).argmin())
-    allowed = np.maximum(digits, np.abs(errors[best]).max())
-    fits = (np.abs(errors) <= allowed).all(axis=1)  # the mixes that fit as well as the best one
-    amounts = mixes[fits] * rows[:, -1]  # the losses at the largest count
-    return busy + mixes[best] @ rows, rows * mixes[best][:, None], amounts.min(axis=0), amounts.max(axis=0)
+    largest = max(wanted[-1] - 1, 0.01) * 1.2
+    steps = [end / (GRID - 1) for end in (1.0, largest / rows[1][-1], largest / rows[2][-1])]
+    slopes = [input_row / target for input_row, target in zip(rows[2], wanted, strict=True)]
+    # (position of the share, of sigma) -> the relative errors for an input constant of 0. The constant adds to each
+    # error in proportion to it, so the best constant, and the range of those that fit, need no search.
+    errors = {
+        (i, j): [
+            (one + i * steps[0] * ring + j * steps[1] * straggler) / target - 1
+            for one, ring, straggler, target in zip(busy, rows[0], rows[1], wanted, strict=True)
+        ]
+        for i, j in product(range(GRID), repeat=2)
+    }
+
+    def with_constant(mix: tuple[int, int, int]) -> list[float]:
+        """The relative errors of the mix at these positions of the grid."""
+        return [error + mix[2] * steps[2] * slope for error, slope in zip(errors[mix[:2]], slopes, strict=True)]
+
+    candidates = []
+    for pair, without in errors.items():
+        # The sum of squares is a parabola of the constant, so the best one on the grid is next to its lowest point.
+        products = sum(error * slope for error, slope in zip(without, slopes, strict=True))
+        lowest = -products / sum(slope**2 for slope in slopes) / steps[2]
+        candidates += [(*pair, min(max(round_to(lowest), 0), GRID - 1)) for round_to in (floor, ceil)]
+    best = min(candidates, key=lambda mix: sum(error**2 for error in with_constant(mix)))
+    worst = max(map(abs, with_constant(best)))
+    fitting = []
+    for pair, without in errors.items():
+        low, high = 0.0, GRID - 1.0  # positions of the constants with which no error is larger than allowed
+        for error, slope, rounding in zip(without, slopes, digits, strict=True):
+            allowed = max(rounding, worst)
+            if slope:
+                low = max(low, (-allowed - error) / slope / steps[2])
+                high = min(high, (allowed - error) / slope / steps[2])
+            elif abs(error) > allowed:
+                high = -1.0
+        low, high = ceil(low - 1e-9), floor(high + 1e-9)  # the best mix lies on the edge
+        fitting += [(*pair, low), (*pair, high)] if low <= high else []
+    columns = zip(*fitting, strict=True)  # the positions of all mixes that fit, part by part
+    at_largest = [step * row[-1] for step, row in zip(steps, rows, strict=True)]  # the loss by one grid step
+    ranges = [(min(column) * one, max(column) * one) for column, one in zip(columns, at_largest, strict=True)]
+    return [i * step for i, step in zip(best, steps, strict=True)], ranges

@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 
-import numpy as np
-
+from helpers.predict.least_squares import normal_equations, solve
 from helpers.predict.time.stacks import MEGATRON_CORE_NO_OVERLAP, STACKS, Stack
 from helpers.predict.time.step import NOMINAL, Constants, StepTime, step_time
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
@@ -253,7 +252,9 @@ class Calibration:
         for name in self.known:
             moved = step_time(model, plan, cluster, stack, _moved(self.constants, {name: MOVE}))
             slope.append(log(moved.seconds / step.seconds) / MOVE)
-        variance = float(np.array(slope) @ np.array(self.covariance) @ np.array(slope)) if slope else 0.0
+        variance = sum(
+            first * second * self.covariance[i][j] for i, first in enumerate(slope) for j, second in enumerate(slope)
+        )
         # factor: the interval goes from the step's seconds / factor to its seconds * factor.
         return replace(step, factor=exp(EIGHTY * (variance + self.residue**2) ** 0.5))
 
@@ -278,22 +279,26 @@ def calibrate(
     for row in rows:
         if not 0 < row.seconds < float("inf"):
             raise ValueError(f"calibrate: {row.name} took {row.seconds!r} seconds, not more than 0: mend the row")
-    prior = np.array([PRIOR[name] for name in names])
-    offset = np.zeros(len(names))
-    for _ in range(ITERATIONS):  # Gauss-Newton, with the prior as further rows
-        residual, slope = _residuals(rows, stack, start, names, offset)
-        weight = np.minimum(1.0, NEAR * ROW / np.maximum(np.abs(residual), 1e-9))  # 1e-9 avoids a division by 0
-        weighted = (slope * weight[:, None]).T
-        precision = np.diag(prior**-2.0) + weighted @ slope / ROW**2  # the inverse of the covariance
-        move = np.linalg.solve(precision, weighted @ residual / ROW**2 - offset / prior**2)
-        offset = offset + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
-        if np.abs(move).max() < SMALLEST_MOVE:
+    prior = [PRIOR[name] for name in names]
+    offset = [0.0] * len(names)
+    for _ in range(ITERATIONS):  # Gauss-Newton
+        residual, slopes = _residuals(rows, stack, start, names, offset)
+        weight = [min(1.0, NEAR * ROW / max(abs(one), 1e-9)) for one in residual]  # 1e-9 avoids a division by 0
+        precision, right = normal_equations(slopes, residual, [one / ROW**2 for one in weight])
+        for i, deviation in enumerate(prior):  # the prior is one more row per constant
+            precision[i][i] += 1 / deviation**2
+            right[i] -= offset[i] / deviation**2
+        move = solve(precision, right)
+        offset = [old + min(max(by, -LARGEST_MOVE), LARGEST_MOVE) for old, by in zip(offset, move, strict=True)]
+        if max(map(abs, move)) < SMALLEST_MOVE:
             break
     constants = _moved(start, dict(zip(names, offset, strict=True)))
-    covariance = np.linalg.inv(precision)
-    known = {name: float(1 - covariance[i, i] ** 0.5 / prior[i]) for i, name in enumerate(names)}
+    # The inverse of `precision`, column by column; it is symmetric, so its columns are its rows.
+    covariance = [solve(precision, [float(i == j) for j in range(len(names))]) for i in range(len(names))]
+    known = {name: 1 - covariance[i][i] ** 0.5 / prior[i] for i, name in enumerate(names)}
     degrees = max(1, len(rows) - len(names))
-    residue = ((ROW**2 * ROW_WEIGHT + float(weight @ residual**2)) / (ROW_WEIGHT + degrees)) ** 0.5
+    squares = sum(one * error**2 for one, error in zip(weight, residual, strict=True))
+    residue = ((ROW**2 * ROW_WEIGHT + squares) / (ROW_WEIGHT + degrees)) ** 0.5
     return Calibration(
         stack=stack, constants=constants, known=known, rows=len(rows), residue=residue,
         covariance=tuple(map(tuple, covariance)),
@@ -306,19 +311,18 @@ def _moved(constants: Constants, by: dict[str, float]) -> Constants:
 
 
 def _residuals(rows, stack, start, names, offset):
-    """log(measured / predicted) of each row, and the slope of its predicted logarithm by each constant's logarithm.
+    """log(measured / predicted) of each row, and per row the slopes of its predicted logarithm by each constant's.
 
     offset: by how much the logarithm of each constant in `names` lies above the one in `start`.
     """
     current = dict(zip(names, offset, strict=True))
 
-    def logs(by: dict[str, float]) -> np.ndarray:
+    def logs(by: dict[str, float]) -> list[float]:
         """The logarithm of each predicted step, with these offsets added to the logarithms of the constants."""
         constants = _moved(start, by)
-        return np.array(
-            [log(step_time(row.model, row.plan, row.cluster, stack or row.stack, constants).seconds) for row in rows]
-        )
+        return [log(step_time(row.model, row.plan, row.cluster, stack or row.stack, constants).seconds) for row in rows]
 
     predicted = logs(current)
-    slope = [(logs(current | {name: current[name] + MOVE}) - predicted) / MOVE for name in names]
-    return np.array([log(row.seconds) for row in rows]) - predicted, np.stack(slope, axis=1)
+    moved = [logs(current | {name: current[name] + MOVE}) for name in names]
+    slopes = [[(one - before) / MOVE for one in after] for before, *after in zip(predicted, *moved, strict=True)]
+    return [log(row.seconds) - before for row, before in zip(rows, predicted, strict=True)], slopes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from helpers.learner.words import use_language
 from helpers.predict.scaling import SOURCES_SPEEDUPS, expected_maximum, explain_curve, read_measurements
+from helpers.predict.scaling.measured_curves import GRID
 
 LAW = [n / (1 + 0.05 * (n - 1)) for n in (1, 2, 4, 8, 16)]
 
@@ -129,6 +131,22 @@ def test_five_printed_numbers_do_not_tell_stragglers_from_the_ring():
     assert shared.low <= shared.lost[-1] <= shared.high
     exact = explain_curve(COUNTS, [n / (1 + 0.2 * expected_maximum(n)) for n in COUNTS], half_digit=0.001)
     assert exact.parts[2].high - exact.parts[2].low < stragglers.high - stragglers.low
+
+
+@pytest.mark.parametrize("images", [64, 32])
+def test_no_mix_on_the_whole_grid_is_better_or_wider_than_the_one_that_was_found(images):
+    fit = explain_curve(images=images)
+    counts, speedups = np.array(COUNTS), np.array(SOURCES_SPEEDUPS)
+    rows = [np.array(fit.ring) / fit.step, [expected_maximum(n) for n in COUNTS], counts - 1]
+    lost = counts[-1] / speedups[-1] - 1
+    ends = [1.0, 1.2 * lost / rows[1][-1], 1.2 * lost / rows[2][-1]]
+    mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in ends)), axis=-1).reshape(-1, 3)
+    errors = (1 + mixes @ np.stack(rows)) * speedups / counts - 1
+    best = (errors**2).sum(axis=1).argmin()
+    fits = (abs(errors) <= np.maximum(0.05 / speedups, abs(errors[best]).max())).all(axis=1)
+    for part, row, mix in zip(fit.parts[1:], rows, mixes.T, strict=True):
+        found = [part.lost[-1], part.low, part.high]
+        assert found == pytest.approx([mix[best] * row[-1], min(mix[fits]) * row[-1], max(mix[fits]) * row[-1]])
 
 
 def test_a_fixed_batch_explains_the_same_curve_without_a_shared_input():

@@ -82,6 +82,19 @@ def test_made_up_rows_give_their_constants_back():
     assert len(found.known) == 6 and found.rows == 101
 
 
+@pytest.mark.parametrize(
+    ("rows", "constants", "residue"),
+    [
+        (PUBLISHED, (0.92105997, 1.31325384, 0.99867874, 0.55350543, 0.99790537, 0.01706662), 0.11869849),
+        (MULTI, (0.92189919, 0.95259213, 1.01357866, 1.10369669, 1.16567921, 0.01028492), 0.09598861),
+    ],
+)
+def test_the_constants_of_the_shipped_rows_are_those_that_numpy_found(rows, constants, residue):
+    found = calibrate(rows)
+    assert [getattr(found.constants, name) for name in PRIOR] == pytest.approx(constants, rel=1e-6)
+    assert found.residue == pytest.approx(residue, rel=1e-6)
+
+
 def test_wrong_rows_among_good_ones_do_not_bend_the_fit():
     true = Constants(products=0.8)
     rows = made_up(random.Random(0).sample(SINGLE, 60), true)
