@@ -8,6 +8,7 @@
 Nothing here imports torch. The traces may be from gloo, NCCL or this course's wire, on CPUs or GPUs.
 
 files.py         reads trace files: JSON, packed, archived, cut off
+events.py        decodes the events of a file, which are many, by msgspec
 several_runs.py  tells apart the runs whose traces lie in one folder
 lanes.py         turns one rank's file into spans of compute, data loading, host time, and messages
 messages.py      matches the messages of all ranks and finds the last rank to arrive

@@ -5,15 +5,13 @@ duration `dur` in microseconds, and a dictionary `args` of further fields. Besid
 library Kineto adds: the schema version, `distributedInfo` with the rank and its groups, and `baseTimeNanoseconds`, to
 which every `ts` is added. `run.py` turns the files of all ranks into one run.
 
-A file with hundreds of thousands of events is decoded by msgspec, which reads only the fields that are declared here.
-`words[key]` is a sentence in every language, as `Words`.
+`events.py` decodes the events. `words[key]` is a sentence in every language, as `Words`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import zipfile
 import zlib
@@ -22,81 +20,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from helpers.learner.words import Words, book
 
+if TYPE_CHECKING:
+    from helpers.commands.traces.events import Event
+
 words = book("traces")
-SCHEMA_VERSION = 1  # that torch 2 writes
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"  # the first bytes of such files
 GZIP_FORMAT = 31  # the `wbits` with which zlib expects gzip's header
 GZIP_PIECE = 1 << 12  # bytes that are decompressed at once
 _EVENTS = '"traceEvents"'
-# The categories that torch 1.8 to 1.10 wrote -> those of today. Labels were operators then.
-_OLD_CATEGORIES = {"Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
-_OLD_CATEGORIES |= {"Runtime": "cuda_runtime"}
-_OLD_LABELS = ("ProfilerStep#", "enumerate(", "Optimizer.", "##")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 _RANK = re.compile(r"rank[-_ .]?(\d+)", re.IGNORECASE)
-
-
-class EventFields(msgspec.Struct, gc=False):  # gc=False: the garbage collector skips these very many objects
-    """The fields of an operator or an allocation that are read for every event. All others are left undecoded."""
-
-    shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
-    external: Any = msgspec.field(default=None, name="External id")  # joins a kernel to the operator that launched it
-    old_external: Any = msgspec.field(default=None, name="external id")  # the same, as torch 1.8 to 1.10 wrote it
-    correlation: Any = None  # joins a kernel to the call that launched it
-    num_bytes: Any = msgspec.field(default=None, name="Bytes")  # allocated; negative where they are freed
-    address: Any = msgspec.field(default=None, name="Addr")
-    device: Any = msgspec.field(default=None, name="Device Type")
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event of a trace.
-
-    ph: "X" for an event with a duration. cat: its category, such as "cpu_op" or "kernel".
-    ts, dur: start and duration in microseconds; dur is -1 where it has none.
-    tid: its thread. raw_args: its `args` as undecoded JSON, since a trace has hundreds of thousands of events.
-    """
-
-    name: str
-    ts: float
-    ph: Any = None
-    cat: Any = None
-    dur: float = -1.0
-    tid: int | str = ""
-    raw_args: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"{}"), name="args")
-
-    @property
-    def args(self) -> dict[str, Any]:
-        """The decoded `args`; empty where they cannot be decoded."""
-        with suppress(msgspec.DecodeError):  # not an object, or a number that is too large
-            return _ALL.decode(self.raw_args)
-        return {}
-
-    @property
-    def fields(self) -> EventFields:
-        """The few fields of EventFields, which takes far less time than `args`."""
-        try:
-            return _FIELDS.decode(self.raw_args)
-        except msgspec.DecodeError:
-            return EventFields()
-
-
-class _ValidTrace(msgspec.Struct, rename={"events": "traceEvents"}):
-    """A file in the usual form. Decoding only these fields takes a fifth of the time that decoding all would take."""
-
-    events: list[Event]
-    schemaVersion: Any = SCHEMA_VERSION  # noqa: N815
-    distributedInfo: Any = None  # noqa: N815
-    baseTimeNanoseconds: Any = None  # noqa: N815
-    host_name: Any = ""
-
-
-_TRACE, _FIELDS, _ALL = map(msgspec.json.Decoder, (_ValidTrace, EventFields, dict[str, Any]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,14 +196,14 @@ def _parsed(name: str, content: bytes) -> TraceFile:
 
     Raises ValueError, with a sentence for the user, if it is no trace.
     """
+    from helpers.commands.traces.events import SCHEMA_VERSION, decoded, event_of, with_present_names
+
     # msgspec takes bytes or text. Bytes that are no UTF-8, such as a cut name of a kernel, would stop it.
     if not content.strip():
         raise ValueError(f"{name} is no trace: it is empty or cannot be unpacked; record it or copy it once more")
     text = content if content.isascii() else content.decode("utf-8", errors="replace")
-    with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
-        head = msgspec.structs.asdict(_TRACE.decode(text))
-        if head["schemaVersion"] == SCHEMA_VERSION:
-            return TraceFile(name=name, events=_with_present_names(head.pop("events")), head=head)
+    if usual := decoded(text):  # else each event is checked on its own below
+        return TraceFile(name=name, head=usual[0], events=usual[1])
     text = content.decode("utf-8", errors="replace")
     try:
         data: Any = json.loads(text, strict=False)  # strict=False: Kineto does not escape control characters
@@ -285,30 +222,8 @@ def _parsed(name: str, content: bytes) -> TraceFile:
     version = data.get("schemaVersion", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         notes += (words["note.version"].format(file=name, version=version, ours=SCHEMA_VERSION),)
-    events = _with_present_names([made for event in events if (made := _event(event))])
+    events = with_present_names([made for event in events if (made := event_of(event))])
     return TraceFile(name=name, head=data, events=events, notes=notes)
-
-
-def _with_present_names(events: list[Event]) -> list[Event]:
-    """The events, with the categories that torch writes today."""
-    for event in events:
-        if isinstance(event.cat, str) and event.cat in _OLD_CATEGORIES:
-            is_label = event.cat == "Operator" and event.name.startswith(_OLD_LABELS)
-            event.cat = "user_annotation" if is_label else _OLD_CATEGORIES[event.cat]
-    return events
-
-
-def _event(event: Any) -> Event | None:
-    """The event of this JSON object; None for something without a name and a time."""
-    if not isinstance(event, dict) or not isinstance(event.get("name"), str):
-        return None
-    tid, ts, dur = event.get("tid"), event.get("ts"), event.get("dur", 0)
-    if not all(isinstance(time, int | float) and math.isfinite(time) for time in (ts, dur)) or dur < 0:
-        return None
-    # -1: it has no duration. (The 0 above only lets such an event pass the check.)
-    more = {"dur": event.get("dur", -1.0), "tid": tid if isinstance(tid, int | str) else ""}
-    raw_args = msgspec.Raw(json.dumps(event.get("args")).encode())
-    return Event(event["name"], ts, event.get("ph"), event.get("cat"), **more, raw_args=raw_args)
 
 
 def _rescued(name: str, text: str, problem: json.JSONDecodeError) -> dict[str, Any]:

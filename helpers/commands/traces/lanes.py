@@ -20,11 +20,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helpers.commands.traces.files import STEP, Event, TraceFile, whole_number
+from helpers.commands.traces.files import STEP, TraceFile, whole_number
 from helpers.commands.traces.messages import TracedMessage, add_gloo_calls, is_call, is_message, message_of
 from helpers.records import Holding, Span
+
+if TYPE_CHECKING:
+    from helpers.commands.traces.events import Event
 
 THREAD_CATEGORIES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -267,6 +270,8 @@ class _Piece:
 
 def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launches) -> list[Span]:
     """One thread's pieces as spans; neighbours with the same label are joined. It fills `launches`."""
+    from helpers.commands.traces.events import Event  # late: see events.py
+
     at = events[0].ts  # up to which time pieces are made
     pieces = [_Piece(at, at, ("host", "…", ""))]  # this first one is dropped at the end
     # (end, context, the operator's [seconds, calls] or None) of all events that are open, the innermost last. The first

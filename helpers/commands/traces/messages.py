@@ -19,9 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helpers.commands.traces.files import Event, number
+from helpers.commands.traces.files import number
+
+if TYPE_CHECKING:
+    from helpers.commands.traces.events import Event
 
 # How the name of an event begins if only its letters are kept, in lower case -> the operation. The first match counts.
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}

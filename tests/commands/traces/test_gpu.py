@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from helpers.commands.traces import explain, read, report_lines
-from helpers.commands.traces.files import Event
+from helpers.commands.traces.events import Event
 from helpers.commands.traces.lanes import is_loading
 from helpers.commands.traces.messages import is_message, message_of
 
