@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-NOT_MEASUREMENTS = {"__init__", "__main__", "paired"}
+NOT_MEASUREMENTS = {"__init__", "__main__", "measured_steps", "paired", "traces"}
 
 
 def measurements(folder: Path = FOLDER) -> list[str]:

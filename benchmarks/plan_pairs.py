@@ -23,9 +23,10 @@ from itertools import combinations
 from math import exp, log
 from statistics import fmean, median
 
+from benchmarks.measured_steps import vtrain_steps
 from benchmarks.paired import write_table
 from helpers.predict.advice.choice import complexity
-from helpers.predict.time.calibrate import MeasuredStep, published_steps, vtrain_steps
+from helpers.predict.time.calibrate import MeasuredStep, published_steps
 from helpers.predict.time.step import step_time
 
 NEAR = 1.3  # predicted steps within this ratio of each other

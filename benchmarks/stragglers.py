@@ -21,9 +21,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.paired import write_table
+from benchmarks.traces import trace_steps
 from helpers.commands.traces import explain, read
 from helpers.observe.paced import PacedLinear
-from helpers.observe.traces import trace_steps
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.ranks import Ranks, wire
 from helpers.specs import Link

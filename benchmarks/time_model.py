@@ -16,15 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
+from benchmarks.measured_steps import simumax_steps, vtrain_steps
 from benchmarks.paired import write_table
-from helpers.predict.time.calibrate import (
-    PRIOR,
-    MeasuredStep,
-    calibrate,
-    published_steps,
-    simumax_steps,
-    vtrain_steps,
-)
+from helpers.predict.time.calibrate import PRIOR, MeasuredStep, calibrate, published_steps
 from helpers.predict.time.stacks import MEGATRON_CORE
 from helpers.predict.time.step import Constants, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan

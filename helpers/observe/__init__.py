@@ -7,7 +7,6 @@ timeline.py    spans of compute and communication; gives recorded spans the name
 memory.py      bytes by kind, such as weights or activations, over time and at the peak. memory_storages.py finds each
                storage and its kind; memory_positions.py says in which module and part of the step it was allocated
 magnitudes.py  tensor values by their power of two
-traces.py      torch.profiler on live ranks, one file per rank
 equality.py    whether ranks hold what one process holds
 training.py    one small training under any strategy, compared with one process
 stopwatch.py   how long calls and steps take

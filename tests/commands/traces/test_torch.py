@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.traces import trace_steps
 from helpers.commands.traces import explain, read, report_lines
-from helpers.observe.traces import trace_steps
 from helpers.parallel.ddp import DistributedDataParallel
 
 GRADIENTS = 2 * (32 * 32 + 32) * 4  # bytes

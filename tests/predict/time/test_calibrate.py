@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from benchmarks.measured_steps import DATA, simumax_steps, vtrain_steps
 from benchmarks.time_model import (
     ALL,
     FOUR,
@@ -21,7 +22,7 @@ from benchmarks.time_model import (
     of_another,
     was_misread,
 )
-from helpers.predict.time.calibrate import DATA, PRIOR, calibrate, published_steps, simumax_steps, vtrain_steps
+from helpers.predict.time.calibrate import PRIOR, calibrate, published_steps
 from helpers.predict.time.step import Constants, step_time
 from helpers.specs import GPUS
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from helpers.predict.time.calibrate import DATA, VARIANTS, published_steps, simumax_steps
+from benchmarks.measured_steps import DATA as LARGE_TABLES
+from benchmarks.measured_steps import simumax_steps
+from helpers.predict.time.calibrate import DATA, VARIANTS, published_steps
 from helpers.predict.time.kernels import sustained_share
 from helpers.predict.time.stacks import MEGATRON_CORE_NO_OVERLAP, STACKS
 from helpers.specs import GPUS, PRESETS
@@ -119,13 +121,13 @@ def test_simumax_rows_are_llama_with_fewer_layers_and_no_overlap():
     assert (first.seconds, first.plan.zero, first.plan.precision) == (0.843, 1, "mixed_fp32_grads")
     hidden = ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden")
     assert [getattr(MEGATRON_CORE_NO_OVERLAP, name) for name in hidden] == [0.0] * 4
-    assert "Apache License" in (DATA / "simumax" / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in (LARGE_TABLES / "simumax" / "LICENSE").read_text(encoding="utf-8")
 
 
 def test_simumax_refuses_what_is_not_modelled(tmp_path):
     with pytest.raises(ValueError, match="there is no table 'expert_rows'; give 'dense_rows', 'cp_rows' or a Path"):
         simumax_steps("expert_rows")
-    row = next(csv.DictReader((DATA / "simumax" / "cp_rows.csv").read_text(encoding="utf-8").splitlines()))
+    row = next(csv.DictReader((LARGE_TABLES / "simumax" / "cp_rows.csv").read_text(encoding="utf-8").splitlines()))
     with pytest.raises(ValueError, match="of the model 'deepseekv2'; only dense Llama 3 is modelled"):
         simumax_steps(written(tmp_path, [row | {"model": "deepseekv2"}]))
 

@@ -1,5 +1,8 @@
 """Profiles live ranks with torch.profiler: one trace file per rank, to which the messages of `record_comms` are added.
 
+The benchmark stragglers.py uses it. With messages on the course's wire, `explain` sees the emulated links, which the
+events of gloo do not show.
+
     def train(folder):                       # on each rank
         with trace_steps(folder, wait=1, warmup=1, active=3) as profiler:
             for batch in loader:
