@@ -1,4 +1,4 @@
-"""Measured bytes of activations beside the inventory's: three GPTs, three ways to recompute, two kinds of attention.
+"""Measured bytes of activations compared with the inventory's prediction, for three GPTs.
 
     python -m benchmarks.inventory
 
@@ -10,13 +10,12 @@ The meter does not see the targets, 8 bytes a token: they are taken off the pred
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, product
+from itertools import accumulate
 
 import torch
 
 from benchmarks.paired import write_table
 from helpers.observe.memory import record_memory
-from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.predict.memory.inventory import inventory
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
@@ -38,12 +37,10 @@ def spec_of(config: GPTConfig) -> ModelSpec:
     )  # fmt: skip
 
 
-def measure(config: GPTConfig, batch: int, recompute: str) -> tuple[int, int]:
+def measure(config: GPTConfig, batch: int) -> tuple[int, int]:
     """Bytes kept after forward, and the peak."""
     torch.manual_seed(0)
     model = GPT(config)
-    if recompute != "none":
-        recompute_blocks(model, mode=recompute)
     tokens, targets = (torch.randint(0, config.vocab_size, (batch, config.context)) for _ in range(2))
     with record_memory(model) as recorder:
         loss = token_loss(model(tokens), targets)
@@ -62,16 +59,12 @@ def most_of_activations(held) -> int:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    for (name, (config, batch)), attention, recompute in product(
-        SIZES.items(), Plan.KNOWN["attention"], Plan.KNOWN["recompute"]
-    ):
-        config = GPTConfig(**{**vars(config), "attention": attention})
-        plan = Plan(precision="fp32", attention=attention, recompute=recompute)
-        predicted = inventory(spec_of(config), plan, batch=batch)
-        kept, peak = measure(config, batch, recompute)
+    for name, (config, batch) in SIZES.items():
+        predicted = inventory(spec_of(config), Plan(precision="fp32"), batch=batch)
+        kept, peak = measure(config, batch)
         targets = 8 * batch * config.context
         yield {
-            "GPT": name, "attention": attention, "recompute": recompute,
+            "GPT": name,
             "kept, measured": format_bytes(kept), "kept / inventory": f"{kept / (predicted.total - targets):.4f}",
             "peak, measured": format_bytes(peak), "peak / inventory": f"{peak / (predicted.peak - targets):.4f}",
             "peak, where": predicted.where,

@@ -1,31 +1,25 @@
 """Lists every tensor that torch keeps for backward of the course's GPT, to the byte, and finds the step's peak.
 
 activations.py has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention. This
-file says what happens in this course: fp32 or 16 bits throughout, torch's own attention, masks, logits and loss. It
-writes the model (`helpers/workloads/gpt.py`) as a list of operations (`gpt_step`, with layer_ops.py) and replays them
-on sizes alone (replay.py). Chapters 05 and 07 and some interview cards use `inventory`.
+file says what happens in this course without dropout and recomputation: fp32 or 16 bits throughout, torch's flash
+attention, logits and loss. It writes the model (`helpers/workloads/gpt.py`) as a list of operations (`gpt_step`, with
+layer_ops.py) and replays them on sizes alone (replay.py). Chapters 05 and 07 and some interview cards use `inventory`.
 
 An `Op` is one operation: the tensors that it creates, the ones that autograd saves for backward, and the variables of
 the Python code that end with it (`released`). With `passes_gradient`, backward hands the arriving gradient on and makes
-no new tensor; an Op with `gradient_of` does nothing in forward, and in backward copies the gradient of that tensor. A
-`RecomputedOps` is a group of operations under a checkpoint. Tensors are known by name, so the functions below pass
-names such as "query 0" (the query of block 0) to each other. A `StepShape` has the sizes of the step: `full` is (B, T,
-h), and `stream` is the shape between the parts of a block, which under sequence parallelism has a shard of the tokens.
+no new tensor. Tensors are known by name, so the functions below pass names such as "query 0" (the query of block 0) to
+each other. A `StepShape` has the sizes of the step: `full` is (B, T, h), and `stream` is the shape between the parts of
+a block, which under sequence parallelism has a shard of the tokens.
 
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
 backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)` and the loss
-`vocab_parallel_cross_entropy`. A GPU differs: masks have 1 byte there, norms keep fp32 statistics of 16-bit inputs, and
-other kernels serve attention with dropout. Autocast differs, too. Neither is predicted here. The peak is equal to the
-byte, too, except for sequences of a few tokens, where the embedding's backward is the peak.
-Left out: parameters and their gradients; the 5,056 bytes of generator state that each checkpoint keeps; what a kernel
-takes inside an operation.
+`vocab_parallel_cross_entropy`. A GPU differs: norms keep fp32 statistics of 16-bit inputs there. Autocast differs,
+too. Neither is predicted here. The peak is equal to the byte, too, except for sequences of a few tokens, where the
+embedding's backward is the peak. Left out: parameters and their gradients; what a kernel takes inside an operation.
 
 The operations were found by observing torch 2.13: its saved tensors, and every storage through a dispatch mode;
 tests/predict/memory/test_inventory.py observes them again. B sequences of T tokens, H heads of d columns, h = H d, V
-vocabulary. Three things surprise:
-- the matrices of the scores reach bmm as copies of query, key and value, if B > 1 and H > 1, and autograd keeps those;
-- torch's own attention builds the maps on a CPU as soon as there is dropout, and in float32 also for 16-bit models;
-- a dropout mask has the dtype of the tensor that it masks: 4 bytes per element in fp32, where the papers count 1.
+vocabulary.
 """
 
 from __future__ import annotations
@@ -35,8 +29,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from helpers.predict.memory import layer_ops
-from helpers.predict.memory.layer_ops import StepShape, attention_ops, part_dropout
-from helpers.predict.memory.replay import MemoryReplay, Op, RecomputedOps, SizedTensor
+from helpers.predict.memory.layer_ops import StepShape, flash_attention
+from helpers.predict.memory.replay import MemoryReplay, Op, SizedTensor
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
@@ -101,41 +95,37 @@ class Inventory:
         return tuple(sorted(self.rows, key=lambda row: -row.num_bytes)[:most])
 
 
-def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout: float = 0.0) -> Inventory:
+def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None) -> Inventory:
     """The tensors that one rank keeps of `batch` sequences (default: plan.micro_batch) of `model.seq` tokens each.
 
-    The model is the course's GPT in the shape of `model`. These fields of the plan count: `precision` (fp32, or else
-    bfloat16 weights and activations throughout), `attention`, `recompute` (as `helpers.parallel.shared.recompute` does
-    it: "full" recomputes each block, "selective" what lies between the projections of attention), `tp` and
-    `sequence_parallel`. dropout: the share that training drops; under tp every rank draws the full mask and keeps its
-    part, as the course's layers do with `seed=None`. Raises ValueError for another architecture, a plan that splits
-    layers or tokens or recomputes under tp, a batch below 1, or a dropout outside [0, 1).
+    The model is the course's GPT in the shape of `model`, trained without dropout. These fields of the plan count:
+    `precision` (fp32, or else bfloat16 weights and activations throughout), `tp` and `sequence_parallel`. Raises
+    ValueError for another architecture, a plan that splits layers or tokens, recomputes or materializes attention, and
+    for a batch below 1.
     """
-    _check(model, plan, batch, dropout)
+    _check(model, plan, batch)
     shape = StepShape(
         batch=plan.micro_batch if batch is None else batch, tokens=model.seq, num_layers=model.num_layers,
-        num_heads=model.num_heads, hidden=model.hidden, vocab=model.vocab, dropout=dropout > 0,
-        dtype="float32" if weight_bytes(plan) == 4 else "bfloat16", attention=plan.attention, recompute=plan.recompute,
+        num_heads=model.num_heads, hidden=model.hidden, vocab=model.vocab,
+        dtype="float32" if weight_bytes(plan) == 4 else "bfloat16",
         tied=model.tied_embeddings, tp=plan.tp, sequence_parallel=plan.sequence_parallel and plan.tp > 1,
     )  # fmt: skip
-    steps, replay = gpt_step(shape), MemoryReplay()
+    ops, replay = gpt_step(shape), MemoryReplay()
     for tensor in step_inputs(shape):
         replay.create(tensor)
-    replay.forward(steps)
-    rows = _rows(steps, replay.tensors)
-    replay.backward(steps)
+    replay.forward(ops)
+    rows = _rows(ops, replay.tensors)
+    replay.backward(ops)
     return Inventory(rows=rows, peak=replay.peak, where=replay.where)
 
 
-def _rows(steps: Sequence[Op | RecomputedOps], tensors: dict[str, SizedTensor]) -> tuple[SavedTensor, ...]:
-    """Every tensor that a step saves, with the modules that save it. Of a checkpoint only its inputs are saved."""
+def _rows(ops: Sequence[Op], tensors: dict[str, SizedTensor]) -> tuple[SavedTensor, ...]:
+    """Every tensor that a step saves, with the modules that save it."""
     keepers: dict[str, list[str]] = {}  # tensor -> the modules that save it
-    for step in steps:
-        for name in step.inputs if isinstance(step, RecomputedOps) else step.saved:
-            if step.module not in keepers.setdefault(name, []):
-                keepers[name].append(step.module)
-    # All operations, with those under checkpoints.
-    ops = [op for step in steps for op in (step.ops if isinstance(step, RecomputedOps) else (step,))]
+    for op in ops:
+        for name in op.saved:
+            if op.module not in keepers.setdefault(name, []):
+                keepers[name].append(op.module)
     makers = {made.name: op.module for op in ops for made in op.creates}
     return tuple(_saved(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
 
@@ -147,7 +137,7 @@ def _saved(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedT
     )  # fmt: skip
 
 
-def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
+def _check(model: ModelSpec, plan: Plan, batch: int | None) -> None:
     """Raise ValueError for a model, a plan or a batch whose tensors are not known here."""
     refuse_unmodelled_fields("inventory", model, plan)
     differing = {  # a field -> what the course's GPT has, and what this model has
@@ -168,38 +158,26 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
                 "set it to 1, or use activations(), which divides"
             )
     plan.check(model)
-    if plan.tp > 1 and plan.recompute != "none":
-        raise ValueError(
-            f"inventory does not know recompute={plan.recompute!r} under tp={plan.tp}: set it to 'none', or use "
-            "activations()"
-        )
+    for name, known in (("attention", "flash"), ("recompute", "none")):
+        if getattr(plan, name) != known:
+            raise ValueError(
+                f"inventory does not know {name}={getattr(plan, name)!r}: set it to {known!r}, or use activations()"
+            )
     plan.check_token_shards("inventory", model)
     if batch is not None:
         check_count("inventory", "batch", batch)
-    if not 0 <= dropout < 1:
-        raise ValueError(f"inventory: dropout is {dropout!r}, but it must be 0 or more and below 1")
 
 
 LOSS = "the loss"  # stands for a module where the operation belongs to the loss
 
 
-def gpt_step(shape: StepShape) -> list[Op | RecomputedOps]:
+def gpt_step(shape: StepShape) -> list[Op]:
     """The operations of forward: embeddings, blocks, final norm, head, loss.
 
     The replay must create the tensors of `step_inputs` first.
     """
-    steps: list[Op | RecomputedOps] = [*_embeddings(shape)]
-    for layer in range(shape.num_layers):
-        ops, path = _block(shape, layer), f"blocks.{layer}"
-        if shape.recompute == "full":
-            steps.append(
-                RecomputedOps(
-                    module=path, ops=tuple(ops), inputs=(_block_input(layer),), output=_block_input(layer + 1)
-                )
-            )
-        else:
-            steps += ops
-    return [*steps, *_head(shape)]
+    blocks = (op for layer in range(shape.num_layers) for op in _block(shape, layer))
+    return [*_embeddings(shape), *blocks, *_head(shape)]
 
 
 def step_inputs(shape: StepShape) -> list[SizedTensor]:
@@ -213,20 +191,18 @@ def _block_input(layer: int) -> str:
 
 
 def _embeddings(shape: StepShape) -> list[Op]:
-    """Token and position vectors, their sum, and dropout."""
+    """Token and position vectors, and their sum."""
     positions = SizedTensor("positions", shape.full[1:2], "int64")
-    total = "sum of vectors" if shape.dropout else _block_input(0)
     # With a tied table, the head's gradient of it is still there when the embedding's backward makes its own.
     tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0
     # `names`: of the token vectors and of the position vectors.
     ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
-    added = SizedTensor(total, shape.stream, shape.dtype)
-    ops = [
+    added = SizedTensor(_block_input(0), shape.stream, shape.dtype)
+    return [
         Op(module="GPT", creates=(positions,)),
         *ops,
         Op(module="GPT", creates=(added,), inputs=names, released=names, passes_gradient=True),
     ]
-    return [*ops, *(_dropout(shape, "dropout", total, _block_input(0)) if shape.dropout else ())]
 
 
 def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str, str]]:
@@ -241,14 +217,6 @@ def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str
         Op(module="position_embedding", creates=(position,), saved=("positions",)),
     ]
     return ops, (token.name, position.name)
-
-
-def _dropout(shape: StepShape, module: str, source: str, result: str) -> list[Op]:
-    """Dropout of the tensor `source`; with sequence parallelism a rank has a part of it, but draws the full mask."""
-    if shape.sequence_parallel:
-        return part_dropout(shape, module, source, result, shape.full, shape.stream)
-    made, mask = (SizedTensor(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
-    return [Op(module=module, creates=(made, mask), inputs=(source,), saved=(mask.name,), released=(source,))]
 
 
 def _norm(shape: StepShape, module: str, source: str, result: str, released: tuple[str, ...] = ()) -> Op:
@@ -267,7 +235,7 @@ def _linear(
     return Op(module=module, creates=(made,), inputs=(source,), saved=(source,), released=released)
 
 
-def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
+def _block(shape: StepShape, layer: int) -> list[Op]:
     """A block: attention and feed-forward, each with its residual sum.
 
     The block's own variable refers to its input until the block ends, and a part's variables refer to what the part
@@ -276,47 +244,30 @@ def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
     path, x, middle, out = f"blocks.{layer}", _block_input(layer), f"middle of block {layer}", _block_input(layer + 1)
     return [
         *_attention(shape, path, layer),
-        *_residual(shape, path, f"projection {layer}", x, middle, ()),
+        _residual(shape, path, f"projection {layer}", x, middle, ()),
         *_feed_forward(shape, path, layer, middle),
-        *_residual(shape, path, f"down {layer}", middle, out, (middle, x)),
+        _residual(shape, path, f"down {layer}", middle, out, (middle, x)),
     ]
 
 
-def _residual(shape: StepShape, path: str, branch: str, x: str, out: str, released: tuple[str, ...]) -> list[Op]:
-    """out = x + dropout(branch). path: of the block. released: variables that end with the sum, beside the branch."""
-    ops, end = [], branch
-    if shape.dropout:
-        end = f"{branch} after dropout"
-        ops = _dropout(shape, f"{path}.dropout", branch, end)
+def _residual(shape: StepShape, path: str, branch: str, x: str, out: str, released: tuple[str, ...]) -> Op:
+    """out = x + branch. path: of the block. released: variables that end with the sum, beside the branch."""
     made = SizedTensor(out, shape.stream, shape.dtype)
-    return [*ops, Op(module=path, creates=(made,), inputs=(x, end), released=(end, *released), passes_gradient=True)]
+    return Op(module=path, creates=(made,), inputs=(x, branch), released=(branch, *released), passes_gradient=True)
 
 
-def _attention(shape: StepShape, path: str, layer: int) -> list[Op | RecomputedOps]:
+def _attention(shape: StepShape, path: str, layer: int) -> list[Op]:
     """Norm, query, key and value, attention itself, and the projection. Its result is "projection <layer>"."""
     normed, module = f"normed input {layer}", f"{path}.attention"
     heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
-    ops: list[Op | RecomputedOps] = [_norm(shape, f"{path}.attention_norm", _block_input(layer), normed)]
+    ops = [_norm(shape, f"{path}.attention_norm", _block_input(layer), normed)]
     if shape.tp > 1:
         ops += layer_ops.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
-    for name in heads:
-        if shape.tp == 1:
-            ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
-        if shape.builds_maps and shape.local_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
-            ops.append(Op(module=module, gradient_of=name, inputs=(name,)))
-    mixed = f"mixed {layer}"
-    attend = attention_ops(shape, module, heads, mixed)
-    if shape.recompute == "selective":
-        ops.append(RecomputedOps(module=module, ops=tuple(attend), inputs=heads, output=mixed))
     else:
-        ops += attend
-    # Maps leave the result as (B, H, T, d). With several heads, torch copies it when the heads are joined to (B, T, h).
-    flat = f"flat {mixed}" if shape.builds_maps and shape.local_heads > 1 else mixed
-    if flat != mixed:
-        made = SizedTensor(flat, (*shape.full[:2], shape.hidden // shape.tp), shape.dtype)
-        ops.append(Op(module=module, creates=(made,), inputs=(mixed,), released=(mixed,), passes_gradient=True))
-    end = (flat, normed, *heads)
-    return [*ops, *_second(shape, f"{module}.projection", flat, f"projection {layer}", end)]
+        ops += [_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden) for name in heads]
+    mixed = f"mixed {layer}"
+    ops.append(flash_attention(shape, module, heads, mixed))
+    return [*ops, *_second(shape, f"{module}.projection", mixed, f"projection {layer}", (mixed, normed, *heads))]
 
 
 def _second(shape: StepShape, module: str, source: str, result: str, released: tuple[str, ...]) -> list[Op]:

@@ -1,6 +1,6 @@
 """Replays a training step on tensor sizes alone, and finds the moment at which most bytes are alive.
 
-inventory.py writes the step as a list of `Op` and `RecomputedOps`; `MemoryReplay` runs it. An `Op` says which tensors
+inventory.py writes the step as a list of `Op`; `MemoryReplay` runs it. An `Op` says which tensors
 it creates, which ones autograd saves, and which variables of the Python code end with it. A tensor lives as long as
 something refers to it: a variable, autograd, or both. Backward runs the operations in reverse order: it creates the
 gradient of each input, frees the gradient that arrived and the saved tensors, and adds gradients up where a tensor was
@@ -37,7 +37,6 @@ class Op:
     module: the path of the module that runs it.
     creates: the tensors that it creates. The first `num_results` of them are results, which belong to a variable and
     have a gradient; the others (means, masks) live only if autograd saves them.
-    gradient_of: for an operation that creates nothing: the tensor whose gradient arrives in backward.
     inputs: the tensors for which backward creates gradients.
     saved: the tensors that autograd keeps for backward.
     released: the tensors to which no variable refers any more after this operation.
@@ -48,7 +47,6 @@ class Op:
 
     module: str
     creates: tuple[SizedTensor, ...] = ()
-    gradient_of: str = ""
     inputs: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
     released: tuple[str, ...] = ()
@@ -61,19 +59,7 @@ class Op:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The tensors whose gradients arrive in backward."""
-        if self.gradient_of:
-            return (self.gradient_of,)
         return tuple(made.name for made in self.creates[: self.num_results])
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecomputedOps:
-    """Operations under a checkpoint: `inputs` is saved, `output` comes out, and all between is freed and recomputed."""
-
-    module: str
-    ops: tuple[Op, ...]
-    inputs: tuple[str, ...]
-    output: str
 
 
 @dataclass
@@ -96,38 +82,26 @@ class MemoryReplay:
         self.tensors[tensor.name], self._references[tensor.name] = tensor, 1
         self.current += tensor.num_bytes
 
-    def forward(self, steps: Iterable[Op | RecomputedOps], *, phase: str = "forward", saves: bool = True) -> None:
-        """Run the steps in order. saves: whether autograd saves tensors, which it does not inside a checkpoint."""
-        for step in steps:
-            if isinstance(step, RecomputedOps):
-                self._refer_to(step.inputs)
-                self.forward(step.ops, phase=phase, saves=False)
-            else:
-                self._run(step, f"{phase} of {step.module}", saves)
+    def forward(self, ops: Iterable[Op]) -> None:
+        """Run the operations in order."""
+        for op in ops:
+            for made in op.creates:
+                self.create(made)
+            self._update_peak(op.temporary, f"forward of {op.module}")
+            self._refer_to(op.saved)
+            no_results = (made.name for made in op.creates[op.num_results :])  # no variable refers to these
+            self._release((*op.released, *no_results))
 
-    def backward(self, steps: Sequence[Op | RecomputedOps]) -> None:
-        """Run the backward of all steps from the last to the first.
+    def backward(self, ops: Sequence[Op]) -> None:
+        """Run the backward of all operations from the last to the first.
 
         The first gradient is that of the last output, with value 1 and the size of that output.
         """
-        if not self._gradients:  # the call for the whole step; in the call for a checkpoint, a gradient has arrived
-            (last,) = steps[-1].outputs
-            self._gradients[last] = self._new_gradient(last)
-            self._refer_to((self._gradients[last],))  # the caller of backward() refers to it to the end
-        for step in reversed(steps):
-            if isinstance(step, RecomputedOps):
-                self._run_backward_of_checkpoint(step)
-            else:
-                self._run_backward(step)
-
-    def _run(self, op: Op, where: str, saves: bool) -> None:
-        """Run one operation of forward. where: its name, in case it is the peak."""
-        for made in op.creates:
-            self.create(made)
-        self._update_peak(op.temporary, where)
-        self._refer_to(op.saved if saves else ())
-        no_results = (made.name for made in op.creates[op.num_results :])  # no variable refers to these
-        self._release((*op.released, *no_results))
+        (last,) = ops[-1].outputs
+        self._gradients[last] = self._new_gradient(last)
+        self._refer_to((self._gradients[last],))  # the caller of backward() refers to it to the end
+        for op in reversed(ops):
+            self._run_backward(op)
 
     def _run_backward(self, op: Op) -> None:
         """Run the backward of one operation: create the gradients of its inputs, then free what it no longer needs."""
@@ -143,17 +117,6 @@ class MemoryReplay:
         self._release([*incoming, *op.saved])
         for name, gradient in outgoing.items():
             self._add_up(name, gradient, where)
-
-    def _run_backward_of_checkpoint(self, recomputed: RecomputedOps) -> None:
-        """Recompute the operations, then run their backward. Their inputs and the arriving gradient live to its end."""
-        arriving = self._gradients[recomputed.output]
-        # An operation may release an input once more, as in forward, so the recomputation refers to it once more.
-        released = {name for op in recomputed.ops for name in op.released}
-        self._refer_to((arriving, *(name for name in recomputed.inputs if name in released)))
-        self.forward(recomputed.ops, phase="recomputation")
-        self._release((recomputed.output,))  # its values exist already, and its backward needs only its gradient
-        self.backward(recomputed.ops)
-        self._release((arriving, *recomputed.inputs))
 
     def _add_up(self, name: str, gradient: str, where: str) -> None:
         """Add a gradient to the one that the tensor may have already, out of place."""

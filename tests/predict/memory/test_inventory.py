@@ -8,34 +8,25 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from helpers.observe.memory import record_memory
-from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.predict.memory.activations import activations
 from helpers.predict.memory.inventory import CALLER, inventory
 from helpers.specs import PRESETS, ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss
 
-MODES = [
-    (attention, recompute) for attention in ("flash", "materialized") for recompute in ("none", "selective", "full")
-]
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "mixed"}
-every_mode = pytest.mark.parametrize(("attention", "recompute"), MODES)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=DTYPES.values())
-every_dropout = pytest.mark.parametrize("dropout", [0.0, 0.1])
 
 
 class Case:
     """A GPT, a batch, and what is predicted for them."""
 
-    def __init__(self, attention="flash", recompute="none", dtype=torch.float32, dropout=0.0, batch=2, **config):
-        self.config = GPTConfig.tiny(attention=attention, dropout=dropout, **config)
+    def __init__(self, dtype=torch.float32, batch=2, **config):
+        self.config = GPTConfig.tiny(**config)
         c = self.config
         spec = ModelSpec(num_layers=c.num_layers, hidden=c.hidden, num_heads=c.num_heads, vocab=c.vocab_size,
                          seq=c.context, tied_embeddings=c.tied)  # fmt: skip
-        plan = Plan(precision=DTYPES[dtype], attention=attention, recompute=recompute)
-        self.predicted = inventory(spec, plan, batch=batch, dropout=dropout)
+        self.predicted = inventory(spec, Plan(precision=DTYPES[dtype]), batch=batch)
         self.model = GPT(c).to(dtype)
-        if recompute != "none":
-            recompute_blocks(self.model, mode=recompute)
         self.tokens, self.targets = (torch.randint(0, c.vocab_size, (batch, c.context)) for _ in range(2))
 
     def loss(self):
@@ -54,11 +45,9 @@ def saved_by_torch(case):
     return Counter((str(t.dtype).removeprefix("torch."), t.untyped_storage().nbytes()) for t in found if t.numel())
 
 
-@every_dropout
 @every_dtype
-@every_mode
-def test_each_tensor_that_autograd_saves(attention, recompute, dtype, dropout):
-    case = Case(attention, recompute, dtype, dropout)
+def test_each_tensor_that_autograd_saves(dtype):
+    case = Case(dtype)
     assert Counter((row.dtype, row.num_bytes) for row in case.predicted.rows) == saved_by_torch(case)
 
 
@@ -88,28 +77,22 @@ def assert_equal_to_the_byte(case):
     assert peak == case.predicted.peak - case.targets.nbytes
 
 
-@every_dropout
 @every_dtype
-@every_mode
-def test_the_peak_of_a_step_to_the_byte(attention, recompute, dtype, dropout):
-    assert_equal_to_the_byte(Case(attention, recompute, dtype, dropout))
+def test_the_peak_of_a_step_to_the_byte(dtype):
+    assert_equal_to_the_byte(Case(dtype))
 
 
 SHAPES = [
-    dict(batch=1, dropout=0.1),  # bmm then needs no copies
-    dict(batch=3, num_heads=1),  # nor with one head
-    dict(batch=3, num_layers=3, hidden=24, num_heads=3, context=20, vocab_size=7, tied=False, dropout=0.1),
+    dict(batch=1),
+    dict(batch=3, num_heads=1),
+    dict(batch=3, num_layers=3, hidden=24, num_heads=3, context=20, vocab_size=7, tied=False),
     dict(batch=2, num_layers=1, vocab_size=500),
 ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@every_mode
-def test_the_peak_for_other_shapes(attention, recompute, shape):
-    assert_equal_to_the_byte(Case(attention, recompute, **shape))
-
-
-GENERATOR_STATE = 5056  # bytes that a checkpoint keeps for dropout, which the inventory leaves out
+def test_the_peak_for_other_shapes(shape):
+    assert_equal_to_the_byte(Case(**shape))
 
 
 def peak_by_allocator(case):
@@ -121,16 +104,12 @@ def peak_by_allocator(case):
     return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
-@pytest.mark.parametrize(
-    ("attention", "recompute", "checkpoints"),
-    [("flash", "none", 0), ("flash", "full", 2), ("materialized", "selective", 2)],
-)
-def test_another_observer_finds_the_same_peak(attention, recompute, checkpoints):
+def test_another_observer_finds_the_same_peak():
     """At the loss, where no parameter has a gradient yet. The caller's ids and targets were there before."""
-    case = Case(attention, recompute, vocab_size=1000)
+    case = Case(vocab_size=1000)
     assert case.predicted.where == "backward of the loss"
     given = case.tokens.nbytes + case.targets.nbytes
-    assert peak_by_allocator(case) - case.predicted.peak + given - checkpoints * GENERATOR_STATE in range(0, 64)
+    assert peak_by_allocator(case) - case.predicted.peak + given in range(0, 64)
 
 
 def tiny(**plan):
@@ -162,23 +141,6 @@ def test_with_a_large_vocabulary_the_peak_is_at_the_loss():
     assert gpt2.largest(1)[0].name == "log-softmax" and gpt2.largest(1)[0].num_bytes == logits
 
 
-def test_materialized_attention_keeps_a_map_and_three_copies_a_layer_more():
-    maps, heads, row = 4 * 2 * 4 * 32 * 32, 4 * 2 * 32 * 32, 4 * 2 * 4 * 32
-    more = tiny(attention="materialized").total - tiny().total
-    assert more == 2 * (
-        maps - row
-    )  # copies of query, key and value are kept instead of them; the flat output is one more
-    assert tiny(attention="materialized", recompute="selective").total == tiny(recompute="selective").total
-    assert heads == 2 * row * 4
-
-
-@pytest.mark.parametrize("attention", ["flash", "materialized"])
-def test_recomputation_holds_less_and_less(attention):
-    modes = [tiny(attention=attention, recompute=how) for how in ("none", "selective", "full")]
-    assert [m.total for m in modes] == sorted((m.total for m in modes), reverse=True)
-    assert modes[0].peak > modes[2].peak
-
-
 def test_the_papers_count_other_things():
     """GPT-3, 16 bits, without dropout here: torch keeps 34 - 2 bytes of masks, and a little for statistics."""
     model, plan = ModelSpec(num_layers=1, hidden=12_288, num_heads=96, vocab=50_257, seq=2048), Plan()
@@ -199,9 +161,14 @@ def test_it_takes_the_micro_batch_of_the_plan():
         (PRESETS["llama3-8b"], Plan(), {}, "course's GPT, which has num_kv_heads=32, but this model has 8"),
         (PRESETS["gpt2"], Plan(pp=2), {}, "all layers and tokens, but the plan has pp=2"),
         (PRESETS["gpt2"], Plan(tp=5), {}, "tp=5 does not divide num_heads=12"),
-        (PRESETS["gpt2"], Plan(tp=2, recompute="full"), {}, "recompute='full' under tp=2"),
+        (PRESETS["gpt2"], Plan(recompute="full"), {}, "does not know recompute='full': set it to 'none'"),
+        (
+            PRESETS["gpt2"],
+            Plan(attention="materialized"),
+            {},
+            "does not know attention='materialized': set it to 'flash'",
+        ),
         (PRESETS["gpt2"], Plan(), {"batch": 0}, "batch is 0, but it must be a whole number"),
-        (PRESETS["gpt2"], Plan(), {"dropout": 1.0}, "dropout is 1.0"),
     ],
 )
 def test_bad_input_gets_a_sentence(model, plan, more, words):
