@@ -7,7 +7,9 @@ loading of data. `MemoryBreakdown` has the bytes of one rank by kind at one inst
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -113,6 +115,21 @@ class Span:
         values["rank"], values["lane"], values["name"], values["kind"] = rank, lane, name, kind
         values["start"], values["end"], values["num_bytes"] = start, end, num_bytes
         return span
+
+
+@contextmanager
+def garbage_collector_paused() -> Iterator[None]:
+    """Pause garbage collection while hundreds of thousands of spans are made and none is freed.
+
+    It would take a fifth to a half of the time. As a decorator, it pauses the collector while the function runs.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def covered_seconds(spans: Iterable[Span]) -> float:

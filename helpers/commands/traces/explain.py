@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 
-from helpers.commands.traces.run import TraceRun, without_gc
+from helpers.commands.traces.run import TraceRun
 from helpers.commands.traces.waterfall import PARTS, Segment, Straggler, Waterfall, find_straggler
 from helpers.learner.words import Words
 from helpers.records import Span
+from helpers.records.timeline import garbage_collector_paused
 
 MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32  # how many an explanation lists; CHANGED: operators of a comparison
 
@@ -108,7 +109,7 @@ class Explanation:
         )
 
 
-@without_gc()  # it makes very many objects and no reference cycles
+@garbage_collector_paused()  # it makes very many objects and no reference cycles
 def explain(run: TraceRun) -> Explanation:
     """The explanation of a run. Raises ValueError, with a sentence, where the ranks have no step in common."""
     waterfall = Waterfall.of(run)

@@ -8,10 +8,8 @@ one collective on all ranks, estimates from them how far each clock is ahead, an
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +22,7 @@ from helpers.commands.traces.several_runs import by_owner, choose_run
 from helpers.learner.words import Words
 from helpers.quantities.units import format_seconds
 from helpers.records import Span, Timeline
+from helpers.records.timeline import garbage_collector_paused
 
 MUCH_BEHIND = 0.1  # of the steps' time, by which a GPU may fall behind the CPU without a note
 
@@ -55,19 +54,7 @@ class TraceRun:
         return tuple(self.steps)
 
 
-@contextmanager
-def without_gc() -> Iterator[None]:
-    """Switches the garbage collector off: with hundreds of thousands of events it would take half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@without_gc()
+@garbage_collector_paused()
 def read(path: str | Path, *, run: int | None = None) -> TraceRun:
     """Reads the traces of torch.profiler in a file, a folder (one file per rank) or an archive, complete or cut off.
 
