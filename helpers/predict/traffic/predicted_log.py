@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from helpers.quantities.costs import check_world_size, seconds
+from helpers.quantities.costs import check_world_size
 from helpers.records import CommEvent, CommLog
-from helpers.specs import Link
 
 DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64"}  # bytes of an element -> the dtype that stands for it
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")  # the operations that have a reduce_op
@@ -21,16 +20,15 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")  # the operations that hav
 class PredictedLog:
     """Collects the operations of one group on one rank.
 
-    With a link, operations follow each other and each takes its alpha-beta seconds; without one, all happen at 0 s.
-    Raises ValueError for a dtype_bytes that no dtype has, or a world_size below 1.
+    No times are predicted, so all operations happen at 0 s. Raises ValueError for a dtype_bytes that no dtype has, or a
+    world_size below 1.
     """
 
-    def __init__(self, world_size: int, *, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0) -> None:
+    def __init__(self, world_size: int, *, dtype_bytes: int = 4) -> None:
         if dtype_bytes not in DTYPES:
             raise ValueError(f"dtype_bytes is {dtype_bytes!r}, but it must be one of {', '.join(map(str, DTYPES))}")
         check_world_size(world_size)
-        self.ranks, self.dtype_bytes, self.link, self.rank = tuple(range(world_size)), dtype_bytes, link, rank
-        self.now = 0.0  # when the last operation has ended
+        self.ranks, self.dtype_bytes = tuple(range(world_size)), dtype_bytes
         self._events: list[CommEvent] = []
 
     def add(
@@ -43,13 +41,11 @@ class PredictedLog:
         measured event has a line of code.
         """
         width = self.dtype_bytes if dtype_bytes is None else dtype_bytes
-        payload = prod(shape) * width
-        start, self.now = self.now, self.now + self._seconds(op, payload)
         self._events.append(
             CommEvent(
-                rank=self.rank, op=op, payload_bytes=payload, group="WORLD", group_ranks=self.ranks,
-                sequence=len(self._events), caller=f"predicted: {where}" if where else "predicted", start=start,
-                end=self.now, dtype=DTYPES[width], shape=tuple(shape), reduce_op=reduce_op if op in REDUCING else None,
+                rank=0, op=op, payload_bytes=prod(shape) * width, group="WORLD", group_ranks=self.ranks,
+                sequence=len(self._events), caller=f"predicted: {where}" if where else "predicted", start=0.0,
+                end=0.0, dtype=DTYPES[width], shape=tuple(shape), reduce_op=reduce_op if op in REDUCING else None,
             )
         )  # fmt: skip
 
@@ -57,14 +53,6 @@ class PredictedLog:
     def log(self) -> CommLog:
         """All operations so far."""
         return CommLog(events=tuple(self._events))
-
-    def _seconds(self, op: str, payload: int) -> float:
-        """Seconds of one operation on the link; 0 without a link."""
-        if self.link is None:
-            return 0.0
-        # `seconds` takes the full buffer, which for an all_gather is the gathered tensor and not the rank's shard.
-        buffer = payload * len(self.ranks) if op == "all_gather" else payload
-        return seconds(op, buffer, len(self.ranks), self.link)
 
 
 def checked_sizes(parameters: Sequence[int]) -> list[int]:

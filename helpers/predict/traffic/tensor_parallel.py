@@ -23,21 +23,19 @@ from collections.abc import Sequence
 
 from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.records import CommLog
-from helpers.specs import Link, ModelSpec, Plan
+from helpers.specs import ModelSpec, Plan
 from helpers.specs.checks import check_count, refuse_unmodelled_fields
 
 
-def tensor_parallel_traffic(
-    model: ModelSpec, plan: Plan, *, batch: int, link: Link | None = None, dtype_bytes: int = 4
-) -> CommLog:
+def tensor_parallel_traffic(model: ModelSpec, plan: Plan, *, batch: int, dtype_bytes: int = 4) -> CommLog:
     """Every operation of a step on one rank, in order: forward and backward of `batch` sequences.
 
     Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; its operations
-    come once for each of `plan.num_microbatches`. With a link, operations take their alpha-beta seconds, and nothing is
-    hidden. Raises ValueError where the plan does not fit the model, or for pp and cp, which are not predicted here.
+    come once for each of `plan.num_microbatches`. Raises ValueError where the plan does not fit the model, or for pp
+    and cp, which are not predicted here.
     """
     _check(model, plan, batch)
-    traffic = PredictedLog(plan.tp, dtype_bytes=dtype_bytes, link=link)
+    traffic = PredictedLog(plan.tp, dtype_bytes=dtype_bytes)
     for _ in range(plan.num_microbatches):
         stage_messages(model, plan, range(model.num_layers), batch=batch, traffic=traffic)
     return traffic.log

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
 from helpers.predict.traffic.predicted_log import PredictedLog, checked_sizes
 from helpers.records import CommLog
-from helpers.specs import Link
 
 REDUCES = ("reduce_scatter", "all_reduce")  # the operations that can reduce gradients; all_reduce in stage 1 alone
 Units = Sequence[Sequence[int]]  # what travels together, as positions in the list of parameters
@@ -31,7 +30,7 @@ def zero_traffic(
     parameters: Sequence[int], *, stage: int, world_size: int, num_microbatches: int = 1,
     reduce: str = "reduce_scatter", units: Units | None = None, bucket_bytes: float = GLOO_BUCKET,
     no_sync: bool = False, keep_parameters: bool = False, recompute: bool = False,
-    dtype_bytes: int = 4, reduce_dtype_bytes: int | None = None, link: Link | None = None,
+    dtype_bytes: int = 4, reduce_dtype_bytes: int | None = None,
 ) -> CommLog:  # fmt: skip
     """Every operation of one update (all its micro-batches) on one rank, in order.
 
@@ -42,11 +41,11 @@ def zero_traffic(
     micro-batches but the last only accumulate full gradients (stage 1 always does).
     For stage 3 alone: with keep_parameters, full parameters are gathered for forward and kept until backward. With
     recompute, a checkpoint's second forward gathers for itself and frees (the course's ZeRO-3 does not).
-    dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations take
-    their alpha-beta seconds, one after the other. Raises ValueError for an unknown stage or reduce, or wrong units.
+    dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. Raises ValueError for an
+    unknown stage or reduce, or wrong units.
     """
     _check(stage, reduce, num_microbatches)
-    traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes, link=link)
+    traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes)
     sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)  # elements
     width = reduce_dtype_bytes or dtype_bytes
     gathers = 0 if keep_parameters else 1 + recompute  # all_gathers per unit after forward; recompute counts as 0 or 1

@@ -8,7 +8,7 @@ import torch
 from helpers.observe.comms import record_comms
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.predict.traffic.tensor_parallel import layer_payload_bytes, layer_sent_bytes, tensor_parallel_traffic
-from helpers.specs import Link, ModelSpec, Plan
+from helpers.specs import ModelSpec, Plan
 from helpers.workloads import GPT, GPTConfig
 
 TINY = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=32)
@@ -59,16 +59,6 @@ def test_recomputing_blocks_sends_their_forward_again():
     plain, again = (tensor_parallel_traffic(TINY, Plan(tp=2, recompute=r), batch=BATCH) for r in ("selective", "full"))
     assert plain == tensor_parallel_traffic(TINY, Plan(tp=2), batch=BATCH)
     assert again.payload_bytes() - plain.payload_bytes() == TINY.num_layers * 2 * STREAM
-
-
-def test_on_a_link_an_all_gather_counts_the_gathered_tensor():
-    link = Link(latency=0.0, bandwidth=1e6)
-    plain, cut = (
-        tensor_parallel_traffic(TINY, Plan(tp=2, sequence_parallel=sp), batch=BATCH, link=link) for sp in (False, True)
-    )
-    assert plain.events[0].end == pytest.approx(2 * 1 / 2 * STREAM / 1e6)
-    gather = next(event for event in cut.events if event.op == "all_gather")
-    assert gather.end - gather.start == pytest.approx(1 / 2 * STREAM / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from helpers.predict.traffic.zero import (
     tokens_where_tp_sends_as_much,
     zero_traffic,
 )
-from helpers.specs import Link
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
 EVEN = [4000, 400, 8000, 400]  # every unit divides by 2 and 4: nothing is padded
@@ -72,11 +71,6 @@ def test_stage_2_fills_buckets_from_the_last_parameter():
     log = zero_traffic(EVEN, stage=2, world_size=2, bucket_bytes=20_000)
     assert [event.shape for event in log.events if event.op == "reduce_scatter"] == [(8400,), (4400,)]
     assert [event.shape for event in log.events if event.op == "all_gather"] == [(4200,), (2200,)]
-
-
-def test_on_a_link_the_operations_follow_each_other():
-    log = zero_traffic([1000], stage=1, world_size=2, link=Link(latency=0.0, bandwidth=1e6))
-    assert [(event.start, event.end) for event in log.events] == [(0, 0.002), (0.002, 0.004)]
 
 
 @pytest.mark.parametrize(
