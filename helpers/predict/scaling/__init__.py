@@ -1,23 +1,26 @@
 """Predicts how much faster more GPUs are, where they stop paying, what a training costs, and what a curve lost.
 
-laws.py             speed-up, efficiency, Amdahl and Gustafson, a fit; days and GPU-hours; workers and stragglers
+laws.py             speed-up, efficiency, Amdahl and Gustafson, a fit; days and GPU-hours; workers and stragglers;
+                    learning rate, gradient noise scale and critical batch
 measured_curves.py  a learner's own measurements from a CSV (`read_measurements`), and the parts of a measured curve's
                     loss (`explain_curve`); SOURCES_GPUS and SOURCES_SPEEDUPS are a published curve
-batch.py            learning rate, gradient noise scale and critical batch
 A function whose result has a name of its own returns it as a record: AmdahlFit, TrainingTime, Measurements, CurveFit,
 NoiseScale. A Point is one count of GPUs of a curve, and `where_it_stops` finds the last efficient one.
 """
 
-from helpers.predict.scaling.batch import NoiseScale, critical_batch, noise_scale, scaled_lr
 from helpers.predict.scaling.laws import (
     AmdahlFit,
+    NoiseScale,
     Point,
     TrainingTime,
     amdahl,
+    critical_batch,
     efficiency,
     fit_amdahl,
     gpu_hours,
     gustafson,
+    noise_scale,
+    scaled_lr,
     serial_share,
     speedup,
     time_to_train,
