@@ -157,10 +157,14 @@ def loss_in_chunks(gpt: GPT, x: Tensor, y: Tensor) -> Tensor:
     return chunked_token_loss(gpt.features(x), gpt.head.weight, y, chunk_tokens=128)
 
 
-def kept_for_backward(config: GPTConfig, batch: int = 4) -> dict[str, int]:
-    """Module -> bytes of its activations when forward has ended. A block stands for all modules inside it."""
+def kept_for_backward(config: GPTConfig, prepare: Callable[[nn.Module], object] = lambda gpt: None) -> dict[str, int]:
+    """Module -> bytes of its activations when forward of four sequences has ended. prepare(gpt): changes it first.
+
+    A block stands for all modules inside it.
+    """
     gpt = GPT(config)
-    tokens, targets = characters().batch(0, batch, config.context)
+    prepare(gpt)
+    tokens, targets = characters().batch(0, 4, config.context)
     with record_memory(gpt) as recorder:
         loss = token_loss(gpt(tokens), targets)
         recorder.mark("forward")

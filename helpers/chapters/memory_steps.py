@@ -36,14 +36,14 @@ from helpers.chapters.myths import recomputation_doubles_the_work
 from helpers.draw import memory_scene
 from helpers.draw.scene import Scene
 from helpers.observe.equality import assert_equal
-from helpers.observe.memory import MemoryRecorder, record_memory
+from helpers.observe.memory import MemoryRecorder
 from helpers.predict.memory import model_states
 from helpers.predict.memory.inventory import inventory
 from helpers.predict.memory.states import bytes_per_parameter
 from helpers.ranks import Ranks
 from helpers.records import MemoryBreakdown
 from helpers.specs import Plan
-from helpers.workloads import GPT, GPTConfig, characters, token_loss
+from helpers.workloads import GPT, GPTConfig, token_loss
 
 FP32 = Plan(precision="fp32")
 SHORT = 16  # tokens of a batch whose activations are small beside the model states
@@ -180,21 +180,9 @@ def print_selective(policy: Callable) -> None:
     }
     plain = _operations(ways["everything kept"])
     for name, prepare in ways.items():
-        print(f"{name:18}{_kept(prepare) / 1e6:6.1f} MB{_operations(prepare) / plain:8.2f} times the operations")
-
-
-def _kept(prepare: Callable[[nn.Module], object]) -> int:
-    """Bytes of activations of the GPT's blocks when forward has ended."""
-    torch.manual_seed(0)
-    gpt = GPT(WIDE)
-    prepare(gpt)
-    tokens, targets = characters().batch(0, 4, WIDE.context)
-    with record_memory(gpt) as recorder:
-        loss = token_loss(gpt(tokens), targets)
-        recorder.mark("forward")
-        loss.backward()
-    by_module = recorder.by_module(name="forward")
-    return sum(num_bytes for module, num_bytes in by_module.items() if module.startswith("blocks."))
+        kept = kept_for_backward(WIDE, prepare).items()
+        in_blocks = sum(num_bytes for module, num_bytes in kept if module.startswith("blocks."))
+        print(f"{name:18}{in_blocks / 1e6:6.1f} MB{_operations(prepare) / plain:8.2f} times the operations")
 
 
 def _operations(prepare: Callable[[nn.Module], object]) -> int:
