@@ -22,9 +22,10 @@ from helpers.draw import Scene, memory_scene
 from helpers.interview.card_html import folded
 from helpers.interview.cards import NotebookCell
 from helpers.interview.reference_tables import Myth, Myths, Refutation, myths
-from helpers.learner.words import Words
+from helpers.learner.words import book
 from helpers.observe.comms import record_comms
 from helpers.predict.advice import Advice, advise
+from helpers.predict.advice.fit import USABLE_SHARE as USABLE
 from helpers.predict.failures import daly_interval, job_mtbf, lost_share, young_interval
 from helpers.predict.memory import model_states
 from helpers.predict.memory.capacity import gpus_needed
@@ -35,7 +36,6 @@ from helpers.ranks import Ranks
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
 
 H100, V100 = GPUS["H100"], GPUS["V100"]
-USABLE = 0.94  # the share of a GPU's memory that is left after the CUDA context, NCCL's buffers and fragmentation
 
 
 # -- how many GPUs ---------------------------------------------------------------------------------------------------
@@ -97,36 +97,18 @@ def lines_by_network(model: str, networks: Sequence[tuple[int, str]]) -> str:
 
 
 # -- claims ----------------------------------------------------------------------------------------------------------
-TRUE_CLAIMS = (
+true_claims = book("true_claims")  # id -> its texts, in every language
+SHOWN_BY = {
+    "zero-1-sends-like-ddp": ("08_zero", "traffic-table"),
+    "one-f-one-b-idles-as-long": ("06_pipeline", "emulate"),
+}
+TRUE_CLAIMS = tuple(
     Myth(
-        id="zero-1-sends-like-ddp",
-        claim=Words(
-            en="ZeRO-1 sends as many bytes per step as DDP.",
-            zh="ZeRO-1 每步发送的字节与 DDP 一样多。",
-        ),
-        truth=Words(
-            en="True. DDP's all-reduce consists of a reduce-scatter and an all-gather, and ZeRO-1 sends these two.",
-            zh="正确。DDP 的 all-reduce 由 reduce-scatter 和 all-gather 组成，ZeRO-1 发送的正是这两者。",
-        ),
-        run="",
-        finds=(),
-        shown_by=NotebookCell(notebook="08_zero", anchor="traffic-table"),
-    ),
-    Myth(
-        id="one-f-one-b-idles-as-long",
-        claim=Words(
-            en="If messages take no time, 1F1B idles as long as GPipe.",
-            zh="如果消息不花时间，1F1B 的空闲时间与 GPipe 一样长。",
-        ),
-        truth=Words(
-            en="True. 1F1B saves memory, because a stage stores the activations of fewer micro-batches.",
-            zh="正确。1F1B 节省的是显存，因为一段保存的微批次激活值更少。",
-        ),
-        run="",
-        finds=(),
-        shown_by=NotebookCell(notebook="06_pipeline", anchor="emulate"),
-    ),
-)
+        id=claim, claim=true_claims[f"{claim}.claim"], truth=true_claims[f"{claim}.truth"], run="", finds=(),
+        shown_by=NotebookCell(notebook=notebook, anchor=anchor),
+    )
+    for claim, (notebook, anchor) in SHOWN_BY.items()
+)  # fmt: skip
 
 
 class Claims:

@@ -32,7 +32,6 @@ from helpers.predict.memory import layer_ops
 from helpers.predict.memory.layer_ops import StepShape, flash_attention
 from helpers.predict.memory.replay import MemoryReplay, Op, SizedTensor
 from helpers.predict.memory.states import weight_bytes
-from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
 from helpers.specs.checks import check_count, refuse_unmodelled_fields
 
@@ -54,10 +53,6 @@ class SavedTensor:
     dtype: str
     num_bytes: int
     shared_with: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        shared = f", shared with {', '.join(self.shared_with)}" if self.shared_with else ""
-        return f"{self.module}: {self.name} {self.shape} {self.dtype}, {format_bytes(self.num_bytes)}{shared}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +84,6 @@ class Inventory:
             path = ".".join((row.made_by if made else row.module).split(".")[:depth])
             sizes[path] = sizes.get(path, 0) + row.num_bytes
         return sizes
-
-    def largest(self, most: int = 5) -> tuple[SavedTensor, ...]:
-        """The `most` largest tensors, largest first; equal ones in the order of forward."""
-        return tuple(sorted(self.rows, key=lambda row: -row.num_bytes)[:most])
 
 
 def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None) -> Inventory:
