@@ -1,9 +1,8 @@
 """Runs chapter 05: the memory of a training step, and what each way to save memory changes.
 
-The notebook of chapter 05 calls these functions. `record_training` is the one experiment: a small GPT with a vocabulary
-of 2,048, in fp32, on four sequences of 128 tokens. The others change one thing in it. `ranks.run(f)` calls f on every
-rank of a pool of processes and returns the list of results; functions that begin with "On a rank" are for it. Names
-that end in `_scene` measure, and return a `Scene`, a picture for the notebook. `parts_scene` draws one bar per row.
+`record_training` is the one experiment: a small GPT with a vocabulary of 2,048, in fp32, on four sequences of 128
+tokens. The others change one thing in it. `ranks.run(f)` calls f on every rank of a pool of processes; functions that
+begin with "On a rank" are for it. Names that end in `_scene` measure, and return a `Scene`, a picture.
 
 `record_memory(model, optimizer)` counts bytes by kind: a `MemoryBreakdown` has parameters, gradients, optimizer,
 buffers, activations and temporaries, at a marked instant (`.at(mark)`) or at the peak (`.peak`).
@@ -158,10 +157,7 @@ def loss_in_chunks(gpt: GPT, x: Tensor, y: Tensor) -> Tensor:
 
 
 def kept_for_backward(config: GPTConfig, prepare: Callable[[nn.Module], object] = lambda gpt: None) -> dict[str, int]:
-    """Module -> bytes of its activations when forward of four sequences has ended. prepare(gpt): changes it first.
-
-    A block stands for all modules inside it.
-    """
+    """Block, or other module -> bytes of its activations when forward has ended. prepare(gpt): changes it first."""
     gpt = GPT(config)
     prepare(gpt)
     tokens, targets = characters().batch(0, 4, config.context)

@@ -270,8 +270,6 @@ class _Piece:
 
 def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launches) -> list[Span]:
     """One thread's pieces as spans; neighbours with the same label are joined. It fills `launches`."""
-    from helpers.commands.traces.events import Event  # late: see events.py
-
     at = events[0].ts  # up to which time pieces are made
     pieces = [_Piece(at, at, ("host", "…", ""))]  # this first one is dropped at the end
     # (end, context, the operator's [seconds, calls] or None) of all events that are open, the innermost last. The first
@@ -293,7 +291,7 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
             pieces.append(_Piece(at, until, context.label))
         at = until
 
-    for event in [*events, Event("", math.inf)]:  # the added one closes all that are open
+    for event in [*events, type(events[0])("", math.inf)]:  # the added Event closes all that are open
         start = event.ts
         while (end := stack[-1][0]) <= start and len(stack) > 1:
             if end > at:

@@ -304,8 +304,8 @@ def _mixes(
     busy: 1 plus the loss by the batch. rows: the loss by each part for a factor of 1. wanted: n/S as measured. digits:
     the relative error of rounding. All have one entry per count; low and high are at the largest count.
     """
-    # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone. A
-    # curve without any loss is treated as if it lost 1 %, so that its grid is not a single point.
+    # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone, or a
+    # loss of 1 %, so that the grid is not a single point.
     largest = max(wanted[-1] - 1, 0.01) * 1.2
     steps = [end / (GRID - 1) for end in (1.0, largest / rows[1][-1], largest / rows[2][-1])]
     slopes = [input_row / target for input_row, target in zip(rows[2], wanted, strict=True)]
@@ -330,20 +330,30 @@ def _mixes(
         lowest = -products / sum(slope**2 for slope in slopes) / steps[2]
         candidates += [(*pair, min(max(round_to(lowest), 0), GRID - 1)) for round_to in (floor, ceil)]
     best = min(candidates, key=lambda mix: sum(error**2 for error in with_constant(mix)))
-    worst = max(map(abs, with_constant(best)))
+    allowed = [max(rounding, *map(abs, with_constant(best))) for rounding in digits]
+    fitting = _fitting_mixes(errors, [slope * steps[2] for slope in slopes], allowed)
+    at_largest = [step * row[-1] for step, row in zip(steps, rows, strict=True)]  # the loss by one grid step
+    columns = zip(zip(*fitting, strict=True), at_largest, strict=True)  # the positions of all mixes, part by part
+    ranges = [(min(positions) * one, max(positions) * one) for positions, one in columns]
+    return [i * step for i, step in zip(best, steps, strict=True)], ranges
+
+
+def _fitting_mixes(
+    errors: dict[tuple[int, int], list[float]], growth: list[float], allowed: list[float]
+) -> list[tuple[int, int, int]]:
+    """The first and the last position of the input constant with which each (share, sigma) misses no more than allowed.
+
+    errors: by the positions of share and sigma, without a constant, at each count. growth: by how much one grid step of
+    the constant changes the error at each count; 0 at one GPU.
+    """
     fitting = []
     for pair, without in errors.items():
-        low, high = 0.0, GRID - 1.0  # positions of the constants with which no error is larger than allowed
-        for error, slope, rounding in zip(without, slopes, digits, strict=True):
-            allowed = max(rounding, worst)
-            if slope:
-                low = max(low, (-allowed - error) / slope / steps[2])
-                high = min(high, (allowed - error) / slope / steps[2])
-            elif abs(error) > allowed:
+        low, high = 0.0, GRID - 1.0
+        for error, step, most in zip(without, growth, allowed, strict=True):
+            if step:
+                low, high = max(low, (-most - error) / step), min(high, (most - error) / step)
+            elif abs(error) > most:
                 high = -1.0
         low, high = ceil(low - 1e-9), floor(high + 1e-9)  # the best mix lies on the edge
         fitting += [(*pair, low), (*pair, high)] if low <= high else []
-    columns = zip(*fitting, strict=True)  # the positions of all mixes that fit, part by part
-    at_largest = [step * row[-1] for step, row in zip(steps, rows, strict=True)]  # the loss by one grid step
-    ranges = [(min(column) * one, max(column) * one) for column, one in zip(columns, at_largest, strict=True)]
-    return [i * step for i, step in zip(best, steps, strict=True)], ranges
+    return fitting

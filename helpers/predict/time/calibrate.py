@@ -203,6 +203,22 @@ def calibrate(
     for row in rows:
         if not 0 < row.seconds < float("inf"):
             raise ValueError(f"calibrate: {row.name} took {row.seconds!r} seconds, not more than 0: mend the row")
+    offset, precision, residual, weight = _fit(rows, stack, start, names)
+    constants = _moved(start, dict(zip(names, offset, strict=True)))
+    # The inverse of `precision`, column by column; it is symmetric, so its columns are its rows.
+    covariance = [solve(precision, [float(i == j) for j in range(len(names))]) for i in range(len(names))]
+    known = {name: 1 - covariance[i][i] ** 0.5 / PRIOR[name] for i, name in enumerate(names)}
+    degrees = max(1, len(rows) - len(names))
+    squares = sum(one * error**2 for one, error in zip(weight, residual, strict=True))
+    residue = ((ROW**2 * ROW_WEIGHT + squares) / (ROW_WEIGHT + degrees)) ** 0.5
+    return Calibration(
+        stack=stack, constants=constants, known=known, rows=len(rows), residue=residue,
+        covariance=tuple(map(tuple, covariance)),
+    )  # fmt: skip
+
+
+def _fit(rows, stack, start, names) -> tuple[list[float], list[list[float]], list[float], list[float]]:
+    """The offset of each constant's logarithm, the inverse of their covariance, and each row's residual and weight."""
     prior = [PRIOR[name] for name in names]
     offset = [0.0] * len(names)
     for _ in range(ITERATIONS):  # Gauss-Newton
@@ -216,17 +232,7 @@ def calibrate(
         offset = [old + min(max(by, -LARGEST_MOVE), LARGEST_MOVE) for old, by in zip(offset, move, strict=True)]
         if max(map(abs, move)) < SMALLEST_MOVE:
             break
-    constants = _moved(start, dict(zip(names, offset, strict=True)))
-    # The inverse of `precision`, column by column; it is symmetric, so its columns are its rows.
-    covariance = [solve(precision, [float(i == j) for j in range(len(names))]) for i in range(len(names))]
-    known = {name: 1 - covariance[i][i] ** 0.5 / prior[i] for i, name in enumerate(names)}
-    degrees = max(1, len(rows) - len(names))
-    squares = sum(one * error**2 for one, error in zip(weight, residual, strict=True))
-    residue = ((ROW**2 * ROW_WEIGHT + squares) / (ROW_WEIGHT + degrees)) ** 0.5
-    return Calibration(
-        stack=stack, constants=constants, known=known, rows=len(rows), residue=residue,
-        covariance=tuple(map(tuple, covariance)),
-    )  # fmt: skip
+    return offset, precision, residual, weight
 
 
 def _moved(constants: Constants, by: dict[str, float]) -> Constants:
