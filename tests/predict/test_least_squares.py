@@ -1,5 +1,8 @@
 """The least squares of plain Python give what numpy gives."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -20,3 +23,11 @@ def test_fits_and_solutions_are_numpys(coefficients):
 
 def test_a_zero_on_the_diagonal_is_no_obstacle():
     assert solve([[0.0, 2.0], [4.0, 1.0]], [6.0, 7.0]) == [1.0, 3.0]
+
+
+def test_calculators_and_explorers_load_neither_numpy_nor_msgspec():
+    code = (
+        "import sys, helpers.predict.scaling, helpers.predict.time.calibrate, helpers.widgets\n"
+        "print(*sys.modules.keys() & {'numpy', 'msgspec'})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
