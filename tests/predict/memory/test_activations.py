@@ -11,13 +11,7 @@ from torch import nn
 
 from helpers.parallel.shared.recompute import checkpoint
 from helpers.parallel.shared.virtual_devices import VirtualDevices
-from helpers.predict.memory import (
-    activations,
-    activations_per_layer,
-    edge_activations,
-    logits,
-    microbatches_in_flight,
-)
+from helpers.predict.memory import activations, activations_per_layer, edge_activations, logits, microbatches_in_flight
 from helpers.predict.memory.activations import best_segments, segments_peak
 from helpers.specs import PRESETS, ModelSpec, Plan
 
@@ -55,12 +49,6 @@ def test_selective_recomputation_saves_what_section_5_prints(model, percent):
     assert round(100 * (1 - kept)) == percent
 
 
-def test_both_techniques_leave_under_20_percent():
-    """Section 1: a fivefold reduction against tensor parallelism alone."""
-    both = replace(PAPER, tp=8, recompute="selective", sequence_parallel=True)
-    assert per_sbh(GPT3, both) / per_sbh(GPT3, replace(PAPER, tp=8)) == pytest.approx(4.25 / 23)
-
-
 def test_the_first_stage_holds_as_much_as_all_layers_of_one_micro_batch():
     """Equation 5."""
     plan = replace(PAPER, tp=8, pp=8, num_microbatches=64, sequence_parallel=True)
@@ -84,10 +72,8 @@ def test_embedding_and_head_add_what_section_4_3_says():
     """First stage: s b h p / t. One stage: 4 s b h / t (1 + v / h) besides."""
     plan = Plan(tp=8, pp=4, num_microbatches=8, sequence_parallel=True)
     assert edge_activations(GPT3, plan) == 2048 * 12_288 * 4 / 8
-    model, last = (
-        replace(GPT3, vocab=51_200),
-        edge_activations(GPT3, plan, 3) + logits(replace(GPT3, vocab=51_200), plan),
-    )
+    model = replace(GPT3, vocab=51_200)
+    last = edge_activations(GPT3, plan, 3) + logits(model, plan)
     assert last == 4 * 2048 * 12_288 / 8 * (1 + model.vocab / model.hidden)
     assert edge_activations(GPT3, plan, 1) == 0
 
@@ -130,11 +116,6 @@ def test_saving_more_never_holds_more(model):
     sizes = [activations_per_layer(model, plan) for plan in plans]
     assert sizes[0] > sizes[1] > sizes[2] > 0
     assert activations_per_layer(model, Plan(micro_batch=2)) == 2 * activations_per_layer(model, Plan())
-
-
-def test_a_plan_that_does_not_fit_the_model_gets_a_sentence():
-    with pytest.raises(ValueError, match="tp=7 does not divide num_heads=96"):
-        activations_per_layer(GPT3, Plan(tp=7))
 
 
 @pytest.mark.parametrize("num_layers", [1, 4, 9, 16, 25, 64, 100, 400])

@@ -69,23 +69,19 @@ def test_an_inner_stage_has_two_neighbours_and_one_stage_none():
 
 
 @pytest.mark.parametrize(
-    ("plan", "words"),
+    ("model", "plan", "words"),
     [
-        (Plan(dp=2, pp=2, zero=3, num_microbatches=2), "zero=3, pp=2"),
-        (Plan(cp=2), "cp=2"),
-        (Plan(tp=3), "does not divide num_heads=4"),
-        (Plan(pp=7, num_microbatches=7), "6 layers cannot be divided into 7 stages"),
+        (SMALL, Plan(dp=2, pp=2, zero=3, num_microbatches=2), "zero=3, pp=2"),
+        (SMALL, Plan(cp=2), "cp=2"),
+        (SMALL, Plan(tp=3), "does not divide num_heads=4"),
+        (SMALL, Plan(pp=7, num_microbatches=7), "6 layers cannot be divided into 7 stages"),
+        (replace(SMALL, seq=15), Plan(tp=2, sequence_parallel=True), "does not divide the 15 tokens"),
     ],
     ids=str,
 )
-def test_bad_input_is_a_sentence(plan, words):
+def test_bad_input_is_a_sentence(model, plan, words):
     with pytest.raises(ValueError, match=words):
-        axis_traffic(SMALL, plan, 0)
-
-
-def test_a_sequence_that_tp_does_not_divide_is_a_sentence():
-    with pytest.raises(ValueError, match="does not divide the 15 tokens"):
-        axis_traffic(replace(SMALL, seq=15), Plan(tp=2, sequence_parallel=True), 0)
+        axis_traffic(model, plan, 0)
 
 
 def test_groups_that_leave_a_node_side_by_side_share_its_network_and_a_stage_talks_to_its_neighbours_alone():

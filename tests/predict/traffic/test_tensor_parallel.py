@@ -62,22 +62,17 @@ def test_recomputing_blocks_sends_their_forward_again():
 
 
 @pytest.mark.parametrize(
-    ("plan", "batch", "words"),
+    ("model", "plan", "batch", "words"),
     [
-        (Plan(tp=3), 2, "does not divide num_heads=4"),
-        (Plan(tp=2), 0, "batch is 0"),
-        (Plan(tp=2, pp=2), 2, "pp=2"),
+        (TINY, Plan(tp=3), 2, "does not divide num_heads=4"),
+        (TINY, Plan(tp=2), 0, "batch is 0"),
+        (TINY, Plan(tp=2, pp=2), 2, "pp=2"),
+        (replace(TINY, seq=31), Plan(tp=2, sequence_parallel=True), 2, "31 tokens"),
     ],
 )
-def test_bad_input_gets_a_sentence(plan, batch, words):
+def test_bad_input_gets_a_sentence(model, plan, batch, words):
     with pytest.raises(ValueError, match=words):
-        tensor_parallel_traffic(TINY, plan, batch=batch)
-
-
-def test_a_sequence_that_the_ranks_cannot_share_gets_a_sentence():
-    odd = replace(TINY, seq=31)
-    with pytest.raises(ValueError, match="31 tokens"):
-        tensor_parallel_traffic(odd, Plan(tp=2, sequence_parallel=True), batch=2)
+        tensor_parallel_traffic(model, plan, batch=batch)
 
 
 def logged(config, sequence_parallel, dtype):
@@ -98,11 +93,7 @@ def messages(log):
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize(
     ("changes", "dtype"),
-    [
-        ({}, torch.float32),
-        ({"tied": False, "vocab_size": 67}, torch.float64),
-        ({"num_kv_heads": 1}, torch.bfloat16),
-    ],
+    [({}, torch.float32), ({"tied": False, "vocab_size": 67}, torch.float64), ({"num_kv_heads": 1}, torch.bfloat16)],
 )
 def test_live_ranks_log_what_was_predicted_message_by_message(ranks, num_ranks, sequence_parallel, changes, dtype):
     config = GPTConfig.tiny(**changes)
