@@ -2,50 +2,8 @@
 
 from types import SimpleNamespace
 
-from helpers.draw import (
-    Axis,
-    Line,
-    Matrix,
-    Part,
-    Rect,
-    all_reduce_scene,
-    broadcast_rounds_scene,
-    collective_scene,
-    collective_step_scene,
-    cube_scene,
-    curves_scene,
-    effective_time_scene,
-    error_kinds_scene,
-    hang_scene,
-    healing_scene,
-    killed_rank_scene,
-    late_stack_scene,
-    magnitudes_scene,
-    means_scene,
-    memory_curve_scene,
-    memory_scene,
-    mesh_scene,
-    messages_scene,
-    number_formats_scene,
-    pairing_scene,
-    parts_scene,
-    payloads_scene,
-    pipeline_scene,
-    processes_scene,
-    replicas_scene,
-    ring_scene,
-    shards_scene,
-    shares_scene,
-    speedup_scene,
-    step_scene,
-    tensor_layer_scene,
-    timeline_scene,
-    token_weights_scene,
-    topology_scene,
-    week_scene,
-    zero_messages,
-    zero_shares,
-)
+from helpers import draw
+from helpers.draw import Axis, Line, Matrix, Part, Rect, zero_messages, zero_shares
 from helpers.draw.chapters.fault_tolerance import (
     generations_scene,
     heartbeats_scene,
@@ -133,7 +91,7 @@ def step(collective, algorithm, num_ranks, number):
     """The picture of one step of a schedule."""
     plan = schedule(collective, num_ranks, algorithm)
     states = list(plan.replay())[number:][:2]
-    return collective_step_scene(*states, plan.step(number), title=f"{collective} by {algorithm}", step=number + 1)
+    return draw.collective_step_scene(*states, plan.step(number), title=f"{collective} by {algorithm}", step=number + 1)
 
 
 def cut(name, ranks, shown="forward", **options):
@@ -174,11 +132,11 @@ TWO_TENSORS = Timeline(
 HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
 WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
-    "copies": replicas_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
-    "one copy": replicas_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
-    "shares": shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
-    "messages": messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
-    "curves": curves_scene(
+    "copies": draw.replicas_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
+    "one copy": draw.replicas_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
+    "shares": draw.shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
+    "messages": draw.messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
+    "curves": draw.curves_scene(
         {"stage 1": [(1, 1.5), (4, 1.5)], "stage 2": [(1, 1.6), (4, 1.7)]},
         x=Axis(name="micro-batches", ticks=(1, 2, 3, 4)),
         y=Axis(name="seconds", ticks=(1, 10, 100), log=True),
@@ -186,8 +144,8 @@ SCENES = {
         dots=True,
         title="Names that would lie on each other",
     ),
-    "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
-    "healing": healing_scene(rounds_of_healing(), title="Copy 2 dies and returns"),
+    "a layer of tensor parallelism": draw.tensor_layer_scene(title="One layer"),
+    "healing": draw.healing_scene(rounds_of_healing(), title="Copy 2 dies and returns"),
     "recut": reshard_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": stage_splits_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends_scene(),
@@ -209,50 +167,51 @@ SCENES = {
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
-    "a week": week_scene(
+    "a week": draw.week_scene(
         simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600), title="A week"
     ),
-    "effective": effective_time_scene(mtbf=6490, save=60, repair=600),
-    "close to the best": effective_time_scene(mtbf=6490, save=60, repair=600, interval=600),
-    "far right": effective_time_scene(mtbf=6490, save=60, repair=600, interval=43_200),
-    "far left": effective_time_scene(mtbf=10_000_000, save=600, interval=10),
-    "left of the best": effective_time_scene(mtbf=6490, save=60, repair=600, interval=120),
-    "nothing is kept": effective_time_scene(mtbf=300, save=60, repair=1200, interval=300),
-    "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
-    "a mark per timeline": timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
-    "payloads": payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),
-    "token weights": token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
-    "one rank": timeline_scene(ddp_step(num_ranks=1)),
+    "effective": draw.effective_time_scene(mtbf=6490, save=60, repair=600),
+    "close to the best": draw.effective_time_scene(mtbf=6490, save=60, repair=600, interval=600),
+    "far right": draw.effective_time_scene(mtbf=6490, save=60, repair=600, interval=43_200),
+    "far left": draw.effective_time_scene(mtbf=10_000_000, save=600, interval=10),
+    "left of the best": draw.effective_time_scene(mtbf=6490, save=60, repair=600, interval=120),
+    "nothing is kept": draw.effective_time_scene(mtbf=300, save=60, repair=1200, interval=300),
+    "timelines": draw.timeline_scene(ddp_step(), ddp_step("recorded")),
+    "a mark per timeline": draw.timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
+    "payloads": draw.payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),
+    "token weights": draw.token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
+    "one rank": draw.timeline_scene(ddp_step(num_ranks=1)),
     "a trace": TraceExplorer().scene,
     "a plan's scaling": ScalingExplorer().scene,
     "a plan at its end": ScalingExplorer(gpus=16_384).scene,
     "no scaling": ScalingExplorer("gpt2", "V100", gpus=1, batch=1, tp=1, pp=1, zero=0).scene,
-    "the sources' curve": speedup_scene(measured=[(1, 1.0), (4, 3.5), (16, 11.0)], serial=0.03, title="Measured"),
-    "one step": step_scene(
-        StepTime(bars=(Bar(name="bubble", seconds=1.0, binds="waiting"),), factor=1.2),
-        title="A plan",
+    "the sources' curve": draw.speedup_scene(measured=[(1, 1.0), (4, 3.5), (16, 11.0)], serial=0.03, title="Measured"),
+    "one step": draw.step_scene(
+        StepTime(bars=(Bar(name="bubble", seconds=1.0, binds="waiting"),), factor=1.2), title="A plan"
     ),
-    "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
-    "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
-    "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
-    "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
-    "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
-    "a limit": parts_scene(
+    "long title": draw.timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
+    "two titles": draw.timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
+    "16 ranks": draw.timeline_scene(ddp_step(num_ranks=16)),
+    "200 blocks": draw.timeline_scene(ddp_step(num_blocks=200)),
+    "an instant": draw.timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
+    "a limit": draw.parts_scene(
         {"a": [Part(text="9 GB", kind="forward", size=9)]}, title="t", ends={"a": "9 GB"}, limits={"a": 5}
     ),
     "times of an all-reduce": all_reduce_times_scene(64, Link(latency=1e-5, bandwidth=25e9)),
     "a waterfall": waterfall_scene({"compute": 0.06, "data": 0.02, "waiting": 0.02}, title="A step"),
-    "formats": number_formats_scene(),
-    "two formats, marked": number_formats_scene(["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}),
-    "formats, marked": number_formats_scene(
+    "formats": draw.number_formats_scene(),
+    "two formats, marked": draw.number_formats_scene(
+        ["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}
+    ),
+    "formats, marked": draw.number_formats_scene(
         marks={"a gradient": 1e-9, "another": 1e-6, "a weight": 0.02, "a scaled loss": 131072.0}
     ),
-    "magnitudes in fp16": magnitudes_scene(MAGNITUDES, "fp16", 2.0**10),
-    "magnitudes in fp8, far up": magnitudes_scene(MAGNITUDES, "fp8 E4M3", 2.0**24, window=(-64, 26)),
-    "magnitudes in bf16": magnitudes_scene(MAGNITUDES, "bf16"),
-    "one magnitude": magnitudes_scene(Magnitudes(counts=(1,)), "fp16", 3.0),
-    "memory": memory_scene({"rank 0": MEMORY, "rank 1": MEMORY}, capacity=300),
-    "memory, too much": memory_scene(
+    "magnitudes in fp16": draw.magnitudes_scene(MAGNITUDES, "fp16", 2.0**10),
+    "magnitudes in fp8, far up": draw.magnitudes_scene(MAGNITUDES, "fp8 E4M3", 2.0**24, window=(-64, 26)),
+    "magnitudes in bf16": draw.magnitudes_scene(MAGNITUDES, "bf16"),
+    "one magnitude": draw.magnitudes_scene(Magnitudes(counts=(1,)), "fp16", 3.0),
+    "memory": draw.memory_scene({"rank 0": MEMORY, "rank 1": MEMORY}, capacity=300),
+    "memory, too much": draw.memory_scene(
         {
             "plain": MEMORY,
             "sharded": MemoryBreakdown(parameters=90, gradients=4),
@@ -261,17 +220,19 @@ SCENES = {
         capacity=100,
         capacity_name="a GPU's",
     ),
-    "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
-    "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
-    "parts": parts_scene(
+    "memory, 8 ranks": draw.memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
+    "memory, far below": draw.memory_scene(
+        {"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"
+    ),
+    "parts": draw.parts_scene(
         {"short": [Part(text="1", kind="forward", size=1)], "long": [Part(text="", kind="backward", size=3)] * 2},
         title="Parts",
         ends={"short": "1", "long": "6"},
         legend={"forward": "once"},
         limits={"short": 2},
     ),
-    "memory over time": memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
-    "column parallel": shards_scene(
+    "memory over time": draw.memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
+    "column parallel": draw.shards_scene(
         [
             Matrix(name="X", num_rows=4, num_columns=6, shape="(B·T) × C"),
             "·",
@@ -280,7 +241,7 @@ SCENES = {
             Matrix(name="Y", num_rows=4, num_columns=8, cut="columns", num_parts=4, note="no communication"),
         ]
     ),
-    "row parallel": shards_scene(
+    "row parallel": draw.shards_scene(
         [
             Matrix(name="B", num_rows=4, num_columns=2, cut="rows", num_parts=2, values=[[0.5, -1], [2, 3]] * 2),
             "=",
@@ -288,18 +249,18 @@ SCENES = {
         ],
         title="Row parallel",
     ),
-    "flat cuts": shards_scene(
+    "flat cuts": draw.shards_scene(
         [
             Matrix(name="W₁", num_rows=6, num_columns=8, cut="flat", num_parts=8),
             "and",
             Matrix(name="W₂", num_rows=2, num_columns=3, cut="flat", num_parts=3, values=[[1, 2, 3], [4, 5, 6]]),
         ]
     ),
-    "16 parts": shards_scene([Matrix(name="A", num_rows=16, num_columns=32, cut="columns", num_parts=16)]),
-    "1F1B": pipeline_scene(pipeline(one_f_one_b(4, 8)), pipeline(one_f_one_b(4, 8)), instant=9.5),
-    "zero bubble": pipeline_scene(pipeline(zb_h1(4, 8))),
-    "interleaved": pipeline_scene(pipeline(interleaved(12, 8, 3)), num_ranks=4),
-    "a pipeline of 16": pipeline_scene(pipeline(one_f_one_b(16, 32))),
+    "16 parts": draw.shards_scene([Matrix(name="A", num_rows=16, num_columns=32, cut="columns", num_parts=16)]),
+    "1F1B": draw.pipeline_scene(pipeline(one_f_one_b(4, 8)), pipeline(one_f_one_b(4, 8)), instant=9.5),
+    "zero bubble": draw.pipeline_scene(pipeline(zb_h1(4, 8))),
+    "interleaved": draw.pipeline_scene(pipeline(interleaved(12, 8, 3)), num_ranks=4),
+    "a pipeline of 16": draw.pipeline_scene(pipeline(one_f_one_b(16, 32))),
     "split MLP": cut("mlp", 2),
     "split MLP, sequence": cut("mlp", 4, sequence_parallel=True),
     "split MLP, weights": cut("mlp", 2, "backward: weights", sequence_parallel=True),
@@ -314,37 +275,37 @@ SCENES = {
     "ZeRO-2, update": zero(2, 11),
     "ZeRO-1, end": zero(1, 10),
     "ZeRO-0, start": zero(0, 1),
-    "mesh": mesh_scene(Mesh(pp=2, dp=2, tp=4), rank=5),
-    "mesh across nodes": mesh_scene(Mesh(dp=2, tp=16), rank=18),
-    "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
-    "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
-    "cube": cube_scene(Mesh(dp=2, pp=2, tp=2)),
-    "cube of 12": cube_scene(Mesh(dp=3, pp=2, tp=2), 5),
-    "cube without a rank": cube_scene(Mesh(dp=2, pp=3, tp=2), None),
+    "mesh": draw.mesh_scene(Mesh(pp=2, dp=2, tp=4), rank=5),
+    "mesh across nodes": draw.mesh_scene(Mesh(dp=2, tp=16), rank=18),
+    "mesh of 256": draw.mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
+    "mesh of 64": draw.mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
+    "cube": draw.cube_scene(Mesh(dp=2, pp=2, tp=2)),
+    "cube of 12": draw.cube_scene(Mesh(dp=3, pp=2, tp=2), 5),
+    "cube without a rank": draw.cube_scene(Mesh(dp=2, pp=3, tp=2), None),
     "plan": MeshExplorer().scene,
     "plan of 64": MeshExplorer(dp=16, gpus_per_node=2, rank=63).scene,
     "plan of 64 on 8": MeshExplorer("llama3-70b", dp=1, pp=8, tp=8, gpus_per_node=8, rank=34).scene,
-    "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
-    "a killed rank": killed_rank_scene(1, 3, ["rank 1 died: killed by SIGKILL", "at cell line 11: `os.kill(…)`"]),
-    "a stack that is late": late_stack_scene(),
-    "processes": processes_scene(4),
-    "ring of one step": ring_scene(4),
-    "kinds of errors": error_kinds_scene(),
-    "rounds of a tree": broadcast_rounds_scene(schedule("broadcast", 8, "tree")),
-    "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
-    "standing": hang_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
-    "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
-    "pairing": pairing_scene(
+    "mesh of 3 on 2": draw.mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
+    "a killed rank": draw.killed_rank_scene(1, 3, ["rank 1 died: killed by SIGKILL", "at cell line 11: `os.kill(…)`"]),
+    "a stack that is late": draw.late_stack_scene(),
+    "processes": draw.processes_scene(4),
+    "ring of one step": draw.ring_scene(4),
+    "kinds of errors": draw.error_kinds_scene(),
+    "rounds of a tree": draw.broadcast_rounds_scene(schedule("broadcast", 8, "tree")),
+    "values": draw.all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
+    "standing": draw.hang_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
+    "means": draw.means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
+    "pairing": draw.pairing_scene(
         [[("first", 10), ("second", 20)], [("second", 20)]] + [[("first", 10), ("second", 20)]] * 2
     ),
-    "gather": collective_scene(gathered(4), "Ring all-gather"),
-    "gather 12": collective_scene(gathered(12), "Ring all-gather"),
-    "reduce": collective_scene(reduced(5), "Reduce"),
+    "gather": draw.collective_scene(gathered(4), "Ring all-gather"),
+    "gather 12": draw.collective_scene(gathered(12), "Ring all-gather"),
+    "reduce": draw.collective_scene(reduced(5), "Reduce"),
     "step of a ring": step("all_reduce", "ring", 8, 9),
     "step of halving": step("all_reduce", "halving_doubling", 6, 1),
     "step of a tree": step("broadcast", "tree", 8, 2),
-    "ring": topology_scene("ring", 5),
-    "star": topology_scene("star", 4, edges={(0, 1): "weights", (1, 0): "gradients"}, names={0: "master"}),
+    "ring": draw.topology_scene("ring", 5),
+    "star": draw.topology_scene("star", 4, edges={(0, 1): "weights", (1, 0): "gradients"}, names={0: "master"}),
 }
 
 

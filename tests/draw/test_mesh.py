@@ -2,10 +2,7 @@
 
 import re
 
-import pytest
-
-from helpers.draw import Rect, mesh_scene
-from helpers.specs.mesh import Mesh
+from helpers.draw import Rect
 from tests.draw.scenes import SCENES, rects_with_tooltip
 
 
@@ -49,16 +46,3 @@ def test_without_a_rank_nothing_is_marked_and_the_last_node_may_be_half_full():
     scene = SCENES["mesh of 3 on 2"]
     assert marked(scene, "surface") == [0, 1, 2] and "group" not in " ".join(label.text for label in scene.labels())
     assert scene.summary == "3 ranks on 2 nodes of 2; axes dp 3."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"mesh": Mesh(dp=4), "gpus_per_node": 0}, "gpus_per_node is 0, but"),
-        ({"mesh": Mesh(dp=4), "rank": 4}, "rank 4 does not exist"),
-        ({"mesh": Mesh(dp=1024)}, "the mesh has 1024 ranks; a picture holds 512"),
-    ],
-)
-def test_bad_input_gets_a_sentence(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        mesh_scene(**arguments)

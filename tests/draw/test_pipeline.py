@@ -4,7 +4,6 @@ import pytest
 
 from helpers.draw import Label, Line, Rect, pipeline_scene
 from helpers.predict.time.pipeline import simulate
-from helpers.records import Timeline
 from helpers.schedules import (
     Action,
     Schedule,
@@ -76,13 +75,6 @@ def test_two_timelines_share_one_axis():
     widths = {round(rect.width, 6) for rect in bars(scene, "forward")}
     assert len(widths) == 1
     assert "bubble 33.3% of 9.00 s" in scene.summary and "bubble 11.1% of 27.0 s" in scene.summary
-
-
-def test_nothing_to_draw_gets_a_sentence():
-    with pytest.raises(ValueError, match="give one, such as that of simulate"):
-        pipeline_scene()
-    with pytest.raises(ValueError, match="give one, such as that of simulate"):
-        pipeline_scene(Timeline(spans=(), source="predicted"))
 
 
 CHAPTER_TIMES = {"forward": 0.01, "backward_input": 0.01, "backward_weight": 0.01, "send": 0.01}

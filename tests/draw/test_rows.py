@@ -25,5 +25,3 @@ def test_a_text_stands_on_the_longer_side_of_the_limit_and_no_row_is_refused():
     on_bar = next(label for label in scene.labels() if label.anchor == "middle")
     (bar,) = rects_with_tooltip(scene)
     assert on_bar.x == pytest.approx((bar.x + line.x1) / 2) and "9 GB" in texts(SCENES["a limit"])
-    with pytest.raises(ValueError, match="'empty' got no row to draw"):
-        parts_scene({}, title="empty", ends={})

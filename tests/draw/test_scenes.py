@@ -1,5 +1,6 @@
 """Every scene is well-formed SVG, says what it shows, fits its frame, and keeps its labels apart and legible."""
 
+import math
 import re
 import subprocess
 import sys
@@ -8,23 +9,15 @@ from itertools import combinations
 
 import pytest
 
-from helpers.draw import (
-    Label,
-    Rect,
-    Scene,
-    calls_scene,
-    collective_scene,
-    memory_scene,
-    picture,
-    speedup_scene,
-    timeline_scene,
-    to_png,
-    to_svg,
-    topology_scene,
-)
+from helpers import draw
+from helpers.draw import Label, Rect, Scene, calls_scene, picture, timeline_scene, to_png, to_svg, zero_messages
+from helpers.draw.chapters.fault_tolerance import generations_scene, heartbeats_scene
+from helpers.draw.chapters.pipeline import stage_splits_scene
+from helpers.draw.chapters.zero import reshard_scene
 from helpers.draw.scene import SHOWN, stacked_scene
 from helpers.records import Timeline
-from tests.draw.scenes import SCENES, box_of, ddp_step
+from helpers.specs.mesh import Mesh
+from tests.draw.scenes import MEMORY, SCENES, WALK, box_of, ddp_step
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -108,20 +101,64 @@ def test_a_picture_says_its_width_and_what_it_shows():
     assert f'width="{about["width"]}"' in to_svg(scene)  # live and saved pictures are as large as each other
 
 
+XY, CUBE = {"x": "x", "y": "y", "title": "t"}, Mesh(dp=2, pp=2, tp=2)
+NO_STEPS = Timeline(spans=(), source="recorded")
+PLAN = dict(gpus_per_node=4, rank=0, limit=1, limit_name="", title="")
+
+
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: timeline_scene(), "got no timeline"),
-        (lambda: timeline_scene("step"), "argument 0 of timeline_scene is a str"),
-        (lambda: timeline_scene(Timeline(spans=(), source="recorded")), "timeline 0 has no span"),
-        (lambda: memory_scene({}), "no bytes to draw"),
-        (lambda: speedup_scene(title=""), "speedup_scene got no point: give points"),
-        (lambda: collective_scene([], "nothing"), r"\[\]; give every step and rank the same"),
-        (lambda: collective_scene([[[{0}]], [[{0}, {1}]]], "odd"), "give every step and rank the same"),
-        (lambda: topology_scene("moebius", 4), "no topology 'moebius'; the known ones are ring, star"),
-        (lambda: topology_scene("ring", 1), "needs at least 2"),
-        (lambda: topology_scene("star", 3, edges={(0, 3): ""}), r"edge \(0, 3\) does not join"),
-        (lambda: picture("scene"), "picture got a str; give a Scene"),
+        (lambda: draw.timeline_scene(), "got no timeline"),
+        (lambda: draw.timeline_scene("step"), "argument 0 of timeline_scene is a str"),
+        (lambda: draw.timeline_scene(NO_STEPS), "timeline 0 has no span"),
+        (lambda: draw.pipeline_scene(), "give one, such as that of simulate"),
+        (lambda: draw.pipeline_scene(NO_STEPS), "give one, such as that of simulate"),
+        (lambda: draw.memory_scene({}), "no bytes to draw"),
+        (lambda: draw.memory_scene({"rank 0": MEMORY}, capacity=0), "bytes, but a limit lies above 0"),
+        (lambda: draw.memory_scene({"rank 0": MEMORY}, capacity=-1.0), "bytes, but a limit lies above 0"),
+        (lambda: draw.memory_scene({"rank 0": MEMORY}, capacity=math.nan), "bytes, but a limit lies above 0"),
+        (lambda: draw.memory_curve_scene(NO_STEPS, title="t"), "holds nothing"),
+        (lambda: draw.replicas_scene(MEMORY, 0, capacity=30, title="t"), "at least one rank"),
+        (lambda: draw.speedup_scene(title=""), "speedup_scene got no point: give points"),
+        (lambda: draw.collective_scene([], "nothing"), r"\[\]; give every step and rank the same"),
+        (lambda: draw.collective_scene([[[{0}]], [[{0}, {1}]]], "odd"), "give every step and rank the same"),
+        (lambda: draw.topology_scene("moebius", 4), "no topology 'moebius'; the known ones are ring, star"),
+        (lambda: draw.topology_scene("ring", 1), "needs at least 2"),
+        (lambda: draw.topology_scene("star", 3, edges={(0, 3): ""}), r"edge \(0, 3\) does not join"),
+        (lambda: draw.mesh_scene(Mesh(dp=4), gpus_per_node=0), "gpus_per_node is 0, but"),
+        (lambda: draw.mesh_scene(Mesh(dp=4), rank=4), "rank 4 does not exist"),
+        (lambda: draw.mesh_scene(Mesh(dp=1024)), "the mesh has 1024 ranks; a picture holds 512"),
+        (lambda: draw.cube_scene(Mesh(dp=2, cp=2)), "the mesh has cp=2"),
+        (lambda: draw.cube_scene(Mesh(dp=8, pp=4, tp=4)), "no room for pp 4 × dp 8 × tp 4"),
+        (lambda: draw.cube_scene(CUBE, 8), "rank 8 does not exist"),
+        (lambda: draw.mesh_plan_scene(CUBE, {}, [], **PLAN), "0 breakdowns for 8 ranks"),
+        (lambda: draw.number_formats_scene(["fp12"]), "no number format 'fp12'; the known ones are fp32, tf32"),
+        (lambda: draw.number_formats_scene([]), "got no format; give some of fp32"),
+        (lambda: draw.number_formats_scene(marks={"a zero": 0.0}), "the mark 'a zero' is 0.0, but"),
+        (lambda: draw.number_formats_scene(marks={"too far": math.inf}), "needs a finite value above 0"),
+        (lambda: draw.buckets_scene([], cap=10), "empty bucket or gradient"),
+        (lambda: draw.buckets_scene([[]], cap=10), "empty bucket or gradient"),
+        (lambda: draw.buckets_scene([[("a", 0)]], cap=10), "empty bucket or gradient"),
+        (lambda: draw.payloads_scene({"none": []}, title="t"), "found no message"),
+        (lambda: draw.token_weights_scene((4, 0), title="t"), "give each of them one or more"),
+        (lambda: draw.shards_scene(["·"]), "got no matrix; give a list"),
+        (lambda: draw.shares_scene({"stage 1": []}, counted={}, title="t"), "without messages"),
+        (lambda: draw.messages_scene({"a": zero_messages(WALK)}, parts={"b": 3}, title="t"), "the longest row has 4"),
+        (lambda: reshard_scene({"a": 4}, 4, 0, title="t"), "0 ranks"),
+        (lambda: draw.healing_scene([], title="t"), "healing_scene got no round"),
+        (lambda: heartbeats_scene({}, {}, now=4, title="t"), "0 ranks"),
+        (lambda: generations_scene([], steps=40, every=10, title="t"), "got no row to draw"),
+        (lambda: draw.hang_scene(["a", "b"], [2]), "numbered 0 to 1"),
+        (lambda: draw.means_scene([[1.0], []]), "give each at least one"),
+        (lambda: draw.all_reduce_scene([1, 2], [3]), "2 ranks before and 1 after"),
+        (lambda: draw.calls_scene([["send"]], matched=[], title="t"), "not 1"),
+        (lambda: stage_splits_scene([1, 1, 1, 3], {"short": [2, 1]}, title="t"), "has 3 layers of 4"),
+        (lambda: draw.curves_scene({"a": [(0, 0), (1, 1)]}, dots={"b": [(0, 0)]}, **XY), "dots of b, but curves of a"),
+        (lambda: draw.curves_scene({}, **XY), "it draws 1 to 4"),
+        (lambda: draw.parts_scene({}, title="empty", ends={}), "'empty' got no row to draw"),
+        (lambda: draw.picture("scene"), "picture got a str; give a Scene"),
+        (lambda: stacked_scene(title="none"), "at least one"),
         (lambda: Rect(x=0, y=0, width=-1, height=1), "a Rect is -1 x 1 pixels"),
         (lambda: Rect(x=0, y=0, width=1, height=1, fill="joy"), "the fill of a Rect is 'joy'"),
         (lambda: Label(x=0, y=0, text="a", anchor="left"), "the anchor of a Label is 'left'"),
@@ -149,5 +186,3 @@ def test_pictures_stand_below_each_other():
     assert (both.title, both.height > 2 * one.height, len(both.items)) == ("both", True, 2 * len(one.items))
     assert "one: Rank 0" in both.summary
     assert both.labels()[-1].y - one.labels()[-1].y == pytest.approx(both.height - one.height)
-    with pytest.raises(ValueError, match="at least one"):
-        stacked_scene(title="none")

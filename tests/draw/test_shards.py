@@ -94,11 +94,6 @@ def test_bad_input_gets_a_sentence(look, sentence):
         shards_scene([Matrix(**{"name": "A", "num_rows": 4, "num_columns": 6, **look})])
 
 
-def test_a_scene_needs_a_matrix():
-    with pytest.raises(ValueError, match="got no matrix; give a list"):
-        shards_scene(["·"])
-
-
 def test_what_a_rank_holds_can_be_said_in_other_words_and_cells_can_be_smaller():
     one = Matrix(name="K", num_rows=4, num_columns=3, cut="rows", num_parts=4, part_text="a copy of 1 of 2")
     large, small = shards_scene([one]), shards_scene([one], largest=12)

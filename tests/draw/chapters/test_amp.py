@@ -43,20 +43,6 @@ def test_badges_say_what_becomes_of_a_mark():
     assert "a gradient, 1e-06, is normal; a loss, 100,000, is normal." in scene.summary
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"names": ["fp12"]}, "no number format 'fp12'; the known ones are fp32, tf32"),
-        ({"names": []}, "got no format; give some of fp32"),
-        ({"marks": {"a zero": 0.0}}, "the mark 'a zero' is 0.0, but"),
-        ({"marks": {"too far": math.inf}}, "needs a finite value above 0"),
-    ],
-)
-def test_bad_input_gets_a_sentence(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        number_formats_scene(**arguments)
-
-
 FLAT = Magnitudes(name="gradients", lowest=-30, counts=(5,) * 20)  # from 2**-30 to 2**-10
 
 

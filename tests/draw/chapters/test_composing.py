@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.draw import Label, Line, Rect, cube_scene, mesh_plan_scene
+from helpers.draw import Label, Line, Rect, cube_scene
 from helpers.draw.mesh import AXIS_KINDS
 from helpers.specs.mesh import Mesh
 from tests.draw.scenes import SCENES
@@ -66,20 +66,3 @@ def test_numbers_without_names_are_named_once_above():
 
     assert "on each card: pp, dp, tp" in said(cube_scene(Mesh(dp=2, pp=2, tp=4)))
     assert "on each card: pp, dp, tp" not in said(cube_scene(MESH))
-
-
-@pytest.mark.parametrize(
-    ("build", "sentence"),
-    [
-        (lambda: cube_scene(Mesh(dp=2, cp=2)), "the mesh has cp=2"),
-        (lambda: cube_scene(Mesh(dp=8, pp=4, tp=4)), "no room for pp 4 × dp 8 × tp 4"),
-        (lambda: cube_scene(MESH, 8), "rank 8 does not exist"),
-        (
-            lambda: mesh_plan_scene(MESH, {}, [], gpus_per_node=4, rank=0, limit=1, limit_name="", title=""),
-            "0 breakdowns for 8 ranks",
-        ),
-    ],
-)
-def test_bad_input_of_a_solid_gets_a_sentence(build, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        build()
