@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from helpers import widgets
-from helpers.records import Span, Timeline
 from helpers.widgets.explorer import Explorer
+from tests.widgets.explorers import NAMES, make, turned
 
 GUIDE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
-SPAN = Span(rank=0, lane="compute", name="forward", kind="forward", start=0.0, end=1.0)
-ARGUMENTS = {"TimelineExplorer": (Timeline(spans=(SPAN,), source="predicted"),)}
-WIDGETS = [name for name in widgets.__all__ if name.endswith("Explorer")]
 NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
+# Of a free model, which is not chosen at the start, and of interleaved schedules.
+IDLE_AT_THE_START = {"layers", "hidden", "heads", "vocabulary", "chunks"}
 
 
 def example() -> str:
@@ -23,10 +22,10 @@ def example() -> str:
     return chapter.split("```python\n")[1].split("```")[0]
 
 
-@pytest.fixture(params=[*WIDGETS, "CONTRIBUTING.md"])
+@pytest.fixture(params=[*NAMES, "CONTRIBUTING.md"])
 def widget(request):
     if request.param != "CONTRIBUTING.md":
-        return getattr(widgets, request.param)(*ARGUMENTS.get(request.param, ()))
+        return make(request.param)
     space = {"__name__": "example"}
     exec(compile(example(), str(GUIDE), "exec"), space)
     (defined,) = (each for each in space.values() if isinstance(each, type) and each.__module__ == "example")
@@ -56,13 +55,15 @@ def check(widget: object) -> None:
     assert len({len(row) for row in table.iter("tr")}) <= 1 and bool(pictures) >= bool(len(table))
 
 
-def test_every_dial_moves_to_both_ends_from_where_it_starts(widget):
+def test_every_dial_moves_to_both_ends_from_where_it_starts_and_changes_the_picture(widget):
     for dial in getattr(widget, "dials", ()):
-        start = dial.value
+        start, seen = dial.value, {widget.html.value}
         for value in ends(dial):
             dial.value = value
             check(widget)
+            seen.add(widget.html.value)
         dial.value = start
+        assert len(seen) > 1 or dial.description in IDLE_AT_THE_START, dial.description
 
 
 def turn_to_corners(widget, num_dials):
@@ -113,3 +114,43 @@ def test_the_example_is_a_page_and_every_widget_has_its_line():
     assert len(example().splitlines()) <= 41
     for name in widgets.__all__:
         assert re.search(rf"^{name} +\w", widgets.__doc__, re.MULTILINE), f"no line about {name} in the docstring"
+
+
+ODD_CHUNKS = "interleaved: 6 micro-batches are not a whole number of rounds of 4"
+REFUSED = [  # an explorer, what its dials are set to, and the sentence
+    ("MemoryExplorer", {"tp": 3}, "tp=3 does not divide num_heads=32"),
+    ("MemoryExplorer", {"pp": 64}, "pp=64 stages, but the model has only 32 layers"),
+    ("MeshExplorer", {"dp": 64}, "256 ranks, but the picture holds at most 64. With the other two as they are, dp is"),
+    ("MeshExplorer", {"dp": 8, "tp": 8}, "holds at most 64. With the other two as they are, tp is at most 4"),
+    ("MeshExplorer", {"dp": 4, "sequences": 2}, "2 sequences are too few for 4 replicas"),
+    ("MeshExplorer", {"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
+    ("MeshExplorer", {"model": "gpt2-medium", "pp": 16, "dp": 1}, "cannot be divided into 16 equal stages. pp 8 works"),
+    ("PipelineExplorer", {"schedule": "interleaved", "microbatches": 6}, ODD_CHUNKS),
+    ("ScalingExplorer", {"gpus": 16}, "TP 8 x PP 4 x CP 1 needs 32 GPUs, and there are 16: lower one of them"),
+    ("ScalingExplorer", {"batch": 8}, "A batch of 8 sequences leaves some of 16 replicas without one"),
+    ("ScalingExplorer", {"pp": 1, "zero": 0}, "usable: raise TP, PP, ZeRO or recompute, or take the planner's plan."),
+    ("ScalingExplorer", {"model": "gpt2-xl"}, "tp=8 does not divide num_heads=25"),
+    ("StrategyExplorer", {"model": "gpt2", "nodes": 1024, "batch": 1}, "that is a multiple of 8,192"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "sentence"), REFUSED)
+def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(name, settings, sentence):
+    shown = turned(make(name), **settings)
+    assert sentence in shown.text and 'role="alert"' in shown.html.value
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "sentence"),
+    [
+        ("CollectiveExplorer", {"collective": "gossip"}, "known are|expected one of"),
+        ("CollectiveExplorer", {"algorithm": "gossip"}, "known are|expected one of"),
+        ("CollectiveExplorer", {"ranks": 9}, "known are|expected one of"),
+        ("TensorSplitExplorer", {"cut": "diagonal"}, "the dial 'split' would start at 'diagonal'"),
+        ("TensorSplitExplorer", {"ranks": 3}, "the dial 'ranks' would start at 3; expected one of 2, 4"),
+        ("ZeroExplorer", {"stage": 4}, "the dial 'stage' would start at 4"),
+    ],
+)
+def test_a_bad_start_gets_a_sentence(name, start, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        getattr(widgets, name)(**start)

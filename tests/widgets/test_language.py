@@ -10,21 +10,12 @@ import pytest
 from helpers import widgets
 from helpers.draw import png
 from helpers.learner.words import use_language
-from helpers.records import Span, Timeline
+from tests.widgets.explorers import NAMES as EXPLORERS
+from tests.widgets.explorers import make as explorer
 
-SPANS = (
-    Span(rank=0, lane="compute", name="forward", kind="forward", start=0.0, end=1.0),
-    Span(rank=1, lane="communication", name="all_reduce", kind="communication", start=0.5, end=1.0, num_bytes=10),
-)
-ARGUMENTS = {"TimelineExplorer": (Timeline(spans=SPANS, source="predicted"),)}
-EXPLORERS = [name for name in widgets.__all__ if name.endswith("Explorer")]
 ENGLISH = re.compile(r"\b[a-z]{2,} [a-z]{2,}\b")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 NAMES = ("loss scale", "GPT-2 on one V100", "scatter gradients")  # of a technique, an example, a span of a timeline
-
-
-def explorer(name: str):
-    return getattr(widgets, name)(*ARGUMENTS.get(name, ()))
 
 
 def texts(shown) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """The memory explorer: its dials, examples and measurements, and the comparison of bytes in words."""
 
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
@@ -37,33 +36,6 @@ def test_the_bars_are_the_prediction():
     assert [explorer.bars[name] for name in names] == [memory(explorer.spec, ROOMY, stage) for stage in (0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("dial", "value"),
-    [
-        ("dp", 16),
-        ("tp", 4),
-        ("pp", 4),
-        ("cp", 2),
-        ("zero", 1),
-        ("micro_batch", 1),
-        ("num_microbatches", 1),
-        ("seq", 2048),
-        ("sequence_parallel", True),
-        ("recompute", "full"),
-        ("attention", "materialized"),
-        ("precision", "fp32"),
-        ("optimizer", "adamw_8bit"),
-        ("model", "llama3-70b"),
-        ("gpu", "H200"),
-    ],
-)
-def test_every_dial_moves_the_picture(dial, value):
-    explorer = explorer_with()
-    before = explorer.html.value
-    getattr(explorer, dial).value = value
-    assert explorer.html.value != before and 'role="alert"' not in explorer.html.value
-
-
 def test_labels_carry_the_true_parameter_counts():
     labels = dict((key, label) for label, key in MemoryExplorer().model.options)
     assert set(labels) == {*PRESETS, FREE} == {*MODEL_NAMES, FREE}
@@ -83,27 +55,9 @@ def test_the_boxes_of_a_free_model_are_there_only_then():
     assert {box.layout.display for box in explorer.boxes} == {""}
     explorer.boxes[0].value = 12
     assert explorer.spec.num_layers == 12
-
-
-def set_layers(explorer):
-    explorer.model.value = FREE
     explorer.boxes[0].value = 0
-
-
-@pytest.mark.parametrize(
-    ("turn", "words"),
-    [
-        (lambda explorer: setattr(explorer.tp, "value", 3), "tp=3 does not divide num_heads=32"),
-        (lambda explorer: setattr(explorer.pp, "value", 64), "pp=64 stages, but the model has only 32 layers"),
-        (set_layers, "num_layers is 0"),
-    ],
-)
-def test_what_cannot_be_gets_a_sentence_and_keeps_the_dials(turn, words):
-    explorer = MemoryExplorer()
-    turn(explorer)
-    assert 'role="alert"' in explorer.html.value and words in explorer.html.value
-    assert explorer.make_it_fit.disabled and words in explorer.text
-    assert explorer._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
+    assert 'role="alert"' in explorer.html.value and "num_layers is 0" in explorer.text
+    assert explorer.make_it_fit.disabled
     explorer.show("gpt2", "V100", Plan())
     assert 'role="alert"' not in explorer.html.value
 
@@ -204,9 +158,8 @@ def test_a_rank_is_held_against_its_own_stage():
 
 def test_without_hints_the_change_is_left_to_the_learner_and_the_button():
     explorer = MemoryExplorer(hints=False)
-    assert list(explorer.bars) == ["rank 0"] and explorer.sentence.endswith(
-        "The largest part is optimizer state: 96.4 GB, 56 %."
-    )
+    assert list(explorer.bars) == ["rank 0"]
+    assert explorer.sentence.endswith("The largest part is optimizer state: 96.4 GB, 56 %.")
     explorer.make_it_fit.click()
     assert explorer.advice.fits
 
@@ -223,10 +176,8 @@ def test_the_table_says_what_the_picture_shows():
     assert rows[0]["optimizer"] == "12.0 GB" and rows[0]["total"] == "64.3 GB"
 
 
-def test_the_picture_is_whole():
+def test_the_picture_names_kinds_parameters_and_gpus():
     explorer = explorer_with()
-    svg = explorer.html.value.partition("</p>")[2]
-    assert ElementTree.fromstring(svg).get("role") == "img"
     assert any(isinstance(item, Rect) and "optimizer" in item.tooltip for item in explorer.scene.items)
     assert "8,030,261,248 parameters, on 32 x H100" in explorer.scene.title
 
@@ -265,9 +216,6 @@ PREDICTED = MemoryBreakdown(parameters=400, gradients=400, optimizer=800, activa
 )
 def test_each_kind_is_named_once(measured, words):
     assert difference_text(PREDICTED, MemoryBreakdown(**measured)) == words
-
-
-def test_nothing_against_nothing():
     assert difference_text(MemoryBreakdown(), MemoryBreakdown()) == "nothing predicted, nothing measured"
 
 
@@ -281,9 +229,8 @@ def test_bars_that_part_alike_share_a_sentence():
 
 
 def test_the_table_has_a_dash_where_nothing_was_predicted():
-    (row,) = comparison_rows(
-        {"a": PREDICTED}, {"a": MemoryBreakdown(parameters=200, buffers=7)}, ["parameters", "buffers"]
-    )
+    measured = {"a": MemoryBreakdown(parameters=200, buffers=7)}
+    (row,) = comparison_rows({"a": PREDICTED}, measured, ["parameters", "buffers"])
     assert list(row.values()) == ["measured / predicted: a", "0.50", "–", "0.08"]
 
 

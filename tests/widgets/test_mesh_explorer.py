@@ -1,12 +1,8 @@
 """The explorer of a mesh works without a front end: groups, links and bytes of a rank, everybody's memory."""
 
-import subprocess
-import sys
-
 import pytest
 
-from helpers.draw import Rect, cube_scene
-from helpers.learner.words import use_language
+from helpers.draw import Rect
 from helpers.predict.memory import memory
 from helpers.quantities.units import format_bytes
 from helpers.specs import PRESETS, Plan
@@ -62,35 +58,9 @@ def test_each_rank_holds_what_the_formulas_say_of_its_stage():
     assert f"rank 7: pp 1, dp 1, tp 1; it holds {format_bytes(held[7])}" in tooltips(shown.scene)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_a_higher_stage_of_zero_holds_less(zero):
-    shown = MeshExplorer(pp=1, dp=8, zero=zero)
-    lower = MeshExplorer(pp=1, dp=8, zero=max(0, zero - 1))
-    assert zero == 0 or shown.memories[0].total < lower.memories[0].total
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        (
-            {"dp": 64},
-            "takes 256 ranks, but the picture holds at most 64. With the other two as they are, dp is at most 16",
-        ),
-        ({"dp": 8, "tp": 8}, "holds at most 64. With the other two as they are, tp is at most 4"),
-        ({"dp": 4, "sequences": 2}, "2 sequences are too few for 4 replicas"),
-        ({"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
-        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, "24 layers cannot be divided into 16 equal stages. pp 8 works"),
-    ],
-)
-def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(setting, sentence):
-    shown = MeshExplorer()
-    for name, value in setting.items():
-        getattr(shown, name).value = value
-    with pytest.raises(ValueError, match=sentence):
-        _ = shown.scene
-    assert 'role="alert"' in shown.html.value and "inert" in shown.html.value
-    shown.dp.value, shown.pp.value, shown.tp.value, shown.zero.value, shown.sequences.value = 2, 2, 2, 0, 64
-    assert "<svg" in shown.html.value and "inert" not in shown.html.value
+def test_a_higher_stage_of_zero_holds_less():
+    held = [MeshExplorer(pp=1, dp=8, zero=zero).memories[0].total for zero in range(4)]
+    assert held == sorted(held, reverse=True) and len(set(held)) == 4
 
 
 def test_parts_keep_their_place_whatever_the_dials_say():
@@ -152,15 +122,3 @@ def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
     end, shown.dp.value = shown.rank.options[-1][1], 8
     shown.rank.value = end
     assert shown.rank.value == 31 and shown.html.value.count("rank 31 holds")
-
-
-def test_it_speaks_chinese():
-    with use_language("zh"):
-        shown = MeshExplorer()
-        assert "副本" in shown.sentence and "个节点" in shown.scene.title and "节点 0" in shown.scene.summary
-        assert "从左到右" in cube_scene(Mesh(pp=2, tp=2)).summary
-
-
-def test_it_needs_no_torch():
-    code = "import sys; from helpers.widgets import MeshExplorer; MeshExplorer().text; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

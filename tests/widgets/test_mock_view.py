@@ -62,10 +62,7 @@ def test_from_begin_to_sheet_with_buttons(view, tmp_path, monkeypatch):
     assert mock.stage == "ready" and buttons(mock) == {"Begin"} and not mock.sheet_page.outputs
 
 
-@pytest.mark.parametrize(
-    ("names", "called"),
-    [(["mine", "_3", "_"], "mine"), (["_", "__", "_3"], "_3"), ([], "mock")],
-)
+@pytest.mark.parametrize(("names", "called"), [(["mine", "_3", "_"], "mine"), (["_", "__", "_3"], "_3"), ([], "mock")])
 def test_the_line_to_copy_names_it_as_the_notebook_does(view, monkeypatch, names, called):
     mock = view().begin()
     shell = SimpleNamespace(user_ns=dict.fromkeys(names, mock) | {"other": 1})

@@ -38,22 +38,6 @@ def test_the_curve_has_every_count_that_fits_and_ends_with_the_batch():
     assert shown.sentence.endswith("Efficiency stays above 70% up to 16,384 GPUs.")
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"gpus": 16}, "TP 8 x PP 4 x CP 1 needs 32 GPUs, and there are 16: lower one of them, or raise GPUs."),
-        ({"batch": 8}, "A batch of 8 sequences leaves some of 16 replicas without one"),
-        ({"pp": 1, "zero": 0}, "usable: raise TP, PP, ZeRO or recompute, or take the planner's plan."),
-        ({"model": "gpt2-xl"}, "tp=8 does not divide num_heads=25"),
-    ],
-)
-def test_what_cannot_be_gets_a_sentence(settings, sentence):
-    shown = ScalingExplorer()
-    for name, value in settings.items():
-        getattr(shown, name).value = value
-    assert sentence in shown.text and "alert" in shown.html.value
-
-
 def test_the_button_sets_the_dials_to_a_plan_that_fits_or_says_until_a_dial_moves_that_none_does():
     shown = ScalingExplorer("llama3-8b", gpus=8, batch=64, tp=1, pp=8, zero=0)
     before = shown.html.value

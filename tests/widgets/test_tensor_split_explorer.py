@@ -4,13 +4,11 @@ import pytest
 
 from helpers.predict.by_hand.tensor_split import CUTS
 from helpers.widgets import TensorSplitExplorer
+from tests.widgets.explorers import turned
 
 
 def explorer(**settings):
-    shown = TensorSplitExplorer()
-    for name, value in settings.items():
-        getattr(shown, name).value = value
-    return shown
+    return turned(TensorSplitExplorer(), **settings)
 
 
 def communication(**settings):
@@ -65,10 +63,8 @@ def test_a_wider_layer_has_more_to_compute_a_byte():
 def test_words_have_no_gradient_so_an_embedding_has_two_passes():
     shown = explorer(look="backward: inputs")
     shown.cut.value = "embedding"
-    assert [look for _, look in shown.look.options] == [
-        "forward",
-        "backward: weights",
-    ] and shown.look.value == "forward"
+    assert [look for _, look in shown.look.options] == ["forward", "backward: weights"]
+    assert shown.look.value == "forward"
     shown.look.value = "backward: weights"
     shown.cut.value = "head"
     assert len(shown.look.options) == 3 and shown.look.value == "backward: weights"
@@ -76,13 +72,8 @@ def test_words_have_no_gradient_so_an_embedding_has_two_passes():
 
 def test_the_table_has_a_row_for_each_operation():
     rows = explorer(cut="head", sequence=True, ranks=4).rows
-    assert [row["operation"] for row in rows] == [
-        "all-gather of X",
-        "all-reduce of m",
-        "all-reduce of s and t",
-        "reduce-scatter of dX",
-        "all-gather of X",
-    ]
+    sent = ["all-gather of X", "all-reduce of m", "all-reduce of s and t", "reduce-scatter of dX", "all-gather of X"]
+    assert [row["operation"] for row in rows] == sent
     assert rows[1] == {
         "pass": "forward",
         "operation": "all-reduce of m",
@@ -91,10 +82,3 @@ def test_the_table_has_a_row_for_each_operation():
         "each rank sends (ring)": "49.2 kB",
         "time": "18.1 µs",
     }
-
-
-def test_a_bad_start_gets_a_sentence():
-    with pytest.raises(ValueError, match="the dial 'split' would start at 'diagonal'"):
-        TensorSplitExplorer("diagonal")
-    with pytest.raises(ValueError, match="the dial 'ranks' would start at 3; expected one of 2, 4"):
-        TensorSplitExplorer(ranks=3)
