@@ -66,9 +66,8 @@ def make(
             ready = list(at)
             for one in ranks:
                 end = max(ready) + takes(one.rank, "link")
-                one.add(
-                    "c10d::allreduce_", at[one.rank], at[one.rank] + 2e-5, **{"Input Dims": [[[1000 + number]], []]}
-                )
+                shapes = {"Input Dims": [[[1000 + number]], []]}
+                one.add("c10d::allreduce_", at[one.rank], at[one.rank] + 2e-5, **shapes)
                 shape = {"Input Dims": [[1000 + number]], "Input type": ["float"]}
                 one.add("gloo:all_reduce", at[one.rank] + 3e-5, end, "user_annotation", 90 + number, **shape)
                 at[one.rank] += 2e-5
@@ -89,9 +88,8 @@ def make(
             one.add(f"ProfilerStep#{step + 5}", began[one.rank], at[one.rank], "user_annotation")
     folder.mkdir(parents=True, exist_ok=True)
     for one in ranks:
-        (folder / f"worker{one.rank}.{1_795_417_074_279_479_283 + one.rank}.pt.trace.json").write_text(
-            json.dumps(one.as_json())
-        )
+        name = f"worker{one.rank}.{1_795_417_074_279_479_283 + one.rank}.pt.trace.json"
+        (folder / name).write_text(json.dumps(one.as_json()))
     return folder
 
 

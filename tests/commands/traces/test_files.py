@@ -36,6 +36,11 @@ def rewrite(path, change):
     path.write_text(json.dumps(data))
 
 
+def rewrite_all(folder, change):
+    for rank in (0, 1):
+        rewrite(file_of(folder, rank), change)
+
+
 def test_a_whole_run_has_nothing_to_note(good):
     run = read(good)
     assert run.ranks == (0, 1) == run.timeline.ranks and run.notes == () and len(run.steps[0]) == 12
@@ -90,9 +95,8 @@ def test_characters_that_are_no_json_cost_nothing(good, junk):
         path = file_of(good, rank)
         path.write_bytes(path.read_bytes().replace(b"aten::linear", b"aten::linear" + junk))
     explanation = explain(read(good))
-    assert explanation.parts == seconds and "aten::linear" + junk.decode(errors="replace") in {
-        x.name for x in explanation.operators
-    }
+    names = {operator.name for operator in explanation.operators}
+    assert explanation.parts == seconds and "aten::linear" + junk.decode(errors="replace") in names
 
 
 def test_another_version_is_said_and_read(good):
@@ -100,8 +104,8 @@ def test_another_version_is_said_and_read(good):
         data["schemaVersion"] = 7
         del data["distributedInfo"], data["baseTimeNanoseconds"]
 
+    rewrite_all(good, older)
     for rank in (0, 1):
-        rewrite(file_of(good, rank), older)
         file_of(good, rank).rename(good / f"rank-{rank}.json")
     run = read(good)
     assert "has schema version 7" in notes_of(run) and run.ranks == (0, 1) and explain(run).straggler.rank == 1
@@ -126,8 +130,7 @@ def test_without_steps_the_whole_trace_is_one(good):
     def nameless(data):
         data["traceEvents"] = [one for one in data["traceEvents"] if "ProfilerStep" not in one["name"]]
 
-    for rank in (0, 1):
-        rewrite(file_of(good, rank), nameless)
+    rewrite_all(good, nameless)
     run = read(good)
     explanation = explain(run)
     assert "No ProfilerStep on rank 0 and 1" in notes_of(run) and explanation.steps == (-1,)
@@ -135,8 +138,8 @@ def test_without_steps_the_whole_trace_is_one(good):
 
 
 def test_ranks_without_a_name_are_numbered_and_this_is_said(good):
-    for rank in (0, 1):
-        rewrite(file_of(good, rank), lambda data: data.pop("distributedInfo"))
+    rewrite_all(good, lambda data: data.pop("distributedInfo"))
+    assert "it is taken for rank 0" in notes_of(read(file_of(good, 1)))
     run = read(good)
     assert run.ranks == (0, 1) and "does not say its rank" in notes_of(run)
 
@@ -161,12 +164,11 @@ def test_windows_of_other_steps_are_one_track(good):
 
 def test_machines_that_met_in_no_collective_keep_their_clocks(made):
     folder = made(world=2, steps=4, one_host=False, clocks={1: (0.050, 0.0)})
-    for rank in (0, 1):
 
-        def silent(data):
-            data["traceEvents"] = [one for one in data["traceEvents"] if "all" not in one["name"]]
+    def silent(data):
+        data["traceEvents"] = [one for one in data["traceEvents"] if "all" not in one["name"]]
 
-        rewrite(file_of(folder, rank), silent)
+    rewrite_all(folder, silent)
     run = read(folder)
     assert "Rank 1 met no other rank in a collective" in notes_of(run) and run.clocks[1].offset == 0
     assert explain(run).parts["waiting"] == 0 and len(explain(run).steps) == 4
@@ -195,8 +197,7 @@ def test_groups_that_gloo_does_not_name_are_not_guessed(good):
     def grouped(data):
         data["distributedInfo"]["pg_config"].append({"pg_name": "1", "ranks": [0, 1, 2, 3]})
 
-    for rank in (0, 1):
-        rewrite(file_of(good, rank), grouped)
+    rewrite_all(good, grouped)
     run = read(good)
     assert "the other ranks' part was not found" in notes_of(run) and explain(run).parts["waiting"] == 0
 
@@ -249,15 +250,9 @@ def test_a_file_that_is_no_trace_is_left_out_of_a_folder_that_has_some(good):
     assert run.ranks == (0, 1) and "Left out: worker2.pt.trace.json is no trace" in notes_of(run)
 
 
-def test_one_trace_with_messages_but_without_a_rank_is_said_to_be_taken_for_rank_0(good):
-    path = file_of(good, 1)
-    rewrite(path, lambda data: data.pop("distributedInfo"))
-    assert "it is taken for rank 0" in notes_of(read(path))
-
-
 def test_the_name_of_its_folder_tells_a_files_rank(good, tmp_path):
+    rewrite_all(good, lambda data: data.pop("distributedInfo"))
     for rank in (0, 1):
-        rewrite(file_of(good, rank), lambda data: data.pop("distributedInfo"))
         (tmp_path / "log" / f"rank{rank}").mkdir(parents=True)
         file_of(good, rank).rename(tmp_path / "log" / f"rank{rank}" / "trace.json")
     run = read(tmp_path / "log")
@@ -275,8 +270,7 @@ def test_a_trace_of_torch_1_8_is_read_like_one_of_today(good):
                 event["cat"] = "Operator"
             event["cat"] = old.get(event["cat"], event["cat"])
 
-    for rank in (0, 1):
-        rewrite(file_of(good, rank), older)
+    rewrite_all(good, older)
     assert explain(read(good)).parts == pytest.approx(parts)
 
 

@@ -16,14 +16,8 @@ from helpers.commands.traces.lanes import is_loading
 from helpers.commands.traces.messages import is_message, message_of
 
 DEVICE = {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85_000_000_000, "warpSize": 32, "numSms": 132}
-NCCL = {
-    "stream": 20,
-    "device": 0,
-    "correlation": 9,
-    "Group size": 2,
-    "Process Group Ranks": "[0, 1]",
-    "dtype": "BFloat16",
-}
+NCCL = {"stream": 20, "device": 0, "correlation": 9, "dtype": "BFloat16"}
+NCCL |= {"Group size": 2, "Process Group Ranks": "[0, 1]"}
 ADDMM = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
@@ -33,16 +27,14 @@ def event(name, cat, ts, dur, tid=1, pid=514, **args):
 
 def kernel(name, ts, end, stream=7, external=0, **args):
     ids = {"External id": external} if external else {}
-    return event(
-        name, "kernel", ts, end - ts, stream, 0, **{"stream": stream, "device": 0, "correlation": ts}, **ids, **args
-    )
+    ids |= {"stream": stream, "device": 0, "correlation": ts}
+    return event(name, "kernel", ts, end - ts, stream, 0, **ids, **args)
 
 
 def message(name, ts, end, op, elements, **more):
     explanation = NCCL | {"Collective name": op, "In msg nelems": elements, "Out msg nelems": elements} | more
-    return event(
-        f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)", "kernel", ts, end - ts, 20, 0, **explanation
-    )
+    name = f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)"
+    return event(name, "kernel", ts, end - ts, 20, 0, **explanation)
 
 
 def events(rank):
@@ -68,10 +60,8 @@ def events(rank):
         kernel("sm90_xmma_gemm_bf16", 300, 400, external=5),
         message("AllGather_RING_LL", 400, 450, "_allgather_base", 100, Seq=7, **{"Process Group Name": "2"}),
         kernel("sm90_xmma_gemm_bf16", 450, 600 + late, external=7),
-        message(
-            "ReduceScatter_Sum_bf16_RING_LL", 500, 700, "_reduce_scatter_base", 10**6, Seq=8,
-            **{"Process Group Name": "1"},
-        ),
+        message("ReduceScatter_Sum_bf16_RING_LL", 500, 700, "_reduce_scatter_base", 10**6, Seq=8,
+                **{"Process Group Name": "1"}),
         message("SendRecv", 800 - 2 * late, 850, "recv" if rank else "send", 512, Seq=1 + rank, **pair),
     ]  # fmt: skip
 
@@ -79,20 +69,11 @@ def events(rank):
 @pytest.fixture
 def run(tmp_path):
     for rank in (0, 1):
-        group = {
-            "pg_name": "1",
-            "pg_desc": "default_pg",
-            "backend_config": "cuda:nccl",
-            "pg_size": 2,
-            "ranks": "[0, 1]",
-        }
+        group = {"pg_name": "1", "pg_desc": "default_pg", "backend_config": "cuda:nccl"}
+        group |= {"pg_size": 2, "ranks": "[0, 1]"}
         explanation = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_count": 1, "pg_config": [group]}
-        head = {
-            "schemaVersion": 1,
-            "deviceProperties": [DEVICE],
-            "displayTimeUnit": "ms",
-            "baseTimeNanoseconds": 10**18,
-        }
+        head = {"schemaVersion": 1, "deviceProperties": [DEVICE]}
+        head |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": 10**18}
         # Recorded on demand, Kineto writes who it was behind the events.
         whole = head | {"traceEvents": events(rank), "distributedInfo": explanation, "traceName": "/tmp/trace.json"}
         (tmp_path / f"gpu{rank}.json").write_text(json.dumps(whole))
@@ -115,9 +96,7 @@ def test_messages_have_what_nccls_kernels_say(run):
     mine = [one for one in run.messages if one.rank == 0]
     assert [one.op for one in mine] == ["all_gather", "all_gather", "reduce_scatter", "send"]
     assert [one.num_bytes for one in mine] == [2 * 10**6, 200, 2 * 10**6, 1024]
-    assert all(
-        one.last_ready is not None for one in run.messages
-    )  # both groups number theirs 7, and are explanation apart
+    assert all(one.last_ready is not None for one in run.messages)  # both groups number theirs 7, and are told apart
 
 
 def test_a_send_meets_its_receive_and_waits_for_it(run):
@@ -136,11 +115,22 @@ def test_a_send_meets_its_receive_and_waits_for_it(run):
         ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "sendrecv"),
         ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", "generickernel"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
+        ("two_shot_all_reduce_kernel", "all_reduce"),
     ],
 )
-def test_kernels_of_every_nccl_are_messages(name, op):
+def test_kernels_of_every_nccl_and_those_that_reduce_without_it_are_messages(name, op):
     assert message_of(Event(name, 0, "X", "kernel", 1), 0, 0.0).op == op
-    assert not any(map(is_message, ("nccl:all_reduce", "sm90_xmma_gemm_bf16", "Memcpy DtoD (Device -> Device)")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nccl:all_reduce", "sm90_xmma_gemm_bf16", "Memcpy DtoD (Device -> Device)", "symm_mem::multimem_all_reduce_",
+     "void at::native::reduce_kernel<512, 1>"],
+)  # fmt: skip
+def test_other_kernels_are_no_messages(name):
+    assert not is_message(name)
 
 
 @pytest.mark.parametrize(
@@ -220,19 +210,6 @@ def test_a_trace_with_launches_and_without_kernels_says_what_compute_is(tmp_path
     assert explained(tmp_path / "gpu", *rows, kernel("gemm", 100, 200)).notes == ()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
-        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-        "two_shot_all_reduce_kernel",
-    ],
-)
-def test_kernels_that_reduce_without_nccl_are_messages(name):
-    assert message_of(Event(name, 0, "X", "kernel", 1), 0, 0.0).op == "all_reduce"
-    assert not any(map(is_message, ("symm_mem::multimem_all_reduce_", "void at::native::reduce_kernel<512, 1>")))
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_link_is_judged_where_no_message_met_its_other_side(tmp_path, ranks):
     """A single rank's trace, and ranks whose collectives are of other groups."""
@@ -251,24 +228,27 @@ def test_no_link_is_judged_where_no_message_met_its_other_side(tmp_path, ranks):
 def test_a_link_is_no_cause_where_most_messages_met_nothing(tmp_path):
     """Rank 1 waits for a rank whose trace is missing, which is no slow link."""
     for rank in (0, 1):
-        rows = [
-            kernel("gemm", 0, 100 + 60 * rank),
-            message("AllReduce_Sum", 100 + 60 * rank, 200, "allreduce", 10, Seq=1),
-        ]
+        rows = [kernel("gemm", 0, 100 + 60 * rank)]
+        rows.append(message("AllReduce_Sum", 100 + 60 * rank, 200, "allreduce", 10, Seq=1))
         other = {"Process Group Ranks": f"[{rank}, {rank + 2}]", "Process Group Name": "9", "Seq": 4}
         rows.append(message("AllGather", 200, 400 + 500 * rank, "allgather", 10**6, **other))
         explanation = explained(tmp_path, *rows, name=f"rank{rank}.json")
     assert 0 < explanation.matched < 0.9 and getattr(explanation.straggler, "cause", "") != "communication"
 
 
+def test_a_slower_gpu_is_the_straggler(tmp_path):
+    for rank in (0, 1):
+        rows = [kernel("gemm", 0, 500 + 200 * rank), message("AllReduce", 500 + 200 * rank, 900, "allreduce", 9, Seq=4)]
+        explanation = explained(tmp_path, *rows, name=f"rank{rank}.json")
+    assert (explanation.straggler.rank, explanation.straggler.cause) == (1, "compute")
+    assert [explanation.by_rank[rank]["waiting"] for rank in (0, 1)] == [pytest.approx(200e-6), 0]
+
+
 @pytest.mark.parametrize(("first", "lag"), [(100, 550), (650, 0)])
 def test_a_gpu_that_falls_behind_the_cpu_has_longer_steps_than_the_marks_say(tmp_path, first, lag):
     """Its last kernel ends 600 µs after the step. In the second case it lags as much when the step begins."""
-    rows = [
-        event("cudaLaunchKernel", "cuda_runtime", at, 5, correlation=starts)
-        for at, starts in ((50, first), (500, 1000))
-    ]
+    launches = ((50, first), (500, 1000))
+    rows = [event("cudaLaunchKernel", "cuda_runtime", at, 5, correlation=starts) for at, starts in launches]
     notes = explained(tmp_path, *rows, kernel("gemm", first, 1000), kernel("gemm", 1000, 1600)).notes
-    assert [str(note).partition(",")[0] for note in notes] == [
-        f"The GPU of rank 0 fell behind the CPU by {lag} µs during these steps"
-    ] * bool(lag)
+    said = f"The GPU of rank 0 fell behind the CPU by {lag} µs during these steps"
+    assert [str(note).partition(",")[0] for note in notes] == [said] * bool(lag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import runpy
 from pathlib import Path
 
@@ -12,23 +11,21 @@ from helpers.chapters import profiling_gpu
 from helpers.commands.traces import explain, read, simple
 from helpers.grading import grade
 from tests.commands.traces.conftest import make
+from tests.standalone import standalone
 
-MAX_LINES, MAX_BYTES = 120, 300_000
+MAX_BYTES = 300_000
 GPU_TRACES = sorted(profiling_gpu.TRACES.glob("*.json.gz"))
 
 
 @pytest.mark.parametrize(("task", "name"), [("10.split", "split"), ("10.exposed", "exposed")])
 def test_a_copy_of_the_file_alone_passes_the_labs_check(ranks, tmp_path, task, name):
-    source = inspect.getsource(simple)
-    assert "helpers" not in source.split('"""', 2)[2] and len(source.splitlines()) <= MAX_LINES
-    path = tmp_path / "copied.py"
-    path.write_text(source, encoding="utf-8")
+    path = standalone(simple, tmp_path)
 
     def split(calls):
-        return runpy.run_path(str(path))["split"](calls)
+        return runpy.run_path(path)["split"](calls)
 
     def exposed(communication, compute):
-        return runpy.run_path(str(path))["exposed"](communication, compute)
+        return runpy.run_path(path)["exposed"](communication, compute)
 
     verdict = grade(task, split if name == "split" else exposed, ranks=ranks[:1])
     assert verdict.passed, verdict
@@ -76,10 +73,8 @@ def test_what_the_chapter_says_of_the_gpu_traces():
     workers = simple.gpu_seconds(simple.load_events(profiling_gpu.path_of("resnet50_v100_kineto_4_workers")))
     assert round(workers["step"] * 1e3) == 127
     events = simple.load_events(profiling_gpu.path_of(profiling_gpu.STEPS["D"]))
-    assert (
-        sum(map(simple.is_message, events)) == 404
-        and explain(read(profiling_gpu.path_of("gradients_2v100_hta"))).hidden == 0
-    )
+    assert sum(map(simple.is_message, events)) == 404
+    assert explain(read(profiling_gpu.path_of("gradients_2v100_hta"))).hidden == 0
     assert sum(event["cat"] in simple.GPU for event in events) == 4458
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -49,9 +47,8 @@ def traced(ranks, engine, folder):
     assert [step.number for step in run.steps[1]] == [2, 3, 4]
     assert {"compute", "communication", "host", "data"} <= {span.lane for span in run.timeline.spans}
     explanation = explain(run)
-    assert (
-        sum(explanation.parts.values()) == pytest.approx(explanation.seconds) and min(explanation.parts.values()) >= 0
-    )
+    assert sum(explanation.parts.values()) == pytest.approx(explanation.seconds)
+    assert min(explanation.parts.values()) >= 0
     assert explanation.parts["compute"] > 0 and explanation.parts["data"] > 0 and report_lines(explanation)
     return run
 
@@ -98,50 +95,3 @@ def test_a_profile_without_steps_is_read(tmp_path):
         nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "trace.json.gz"))
     assert explain(read(tmp_path / "trace.json.gz")).steps == (-1,)
-
-
-def test_kernels_of_a_gpu_compute_and_nccls_communicate(tmp_path):
-    """Fields as Kineto writes them with CUDA, and as the samples of Holistic Trace Analysis have them."""
-    for rank in (0, 1):
-        (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": gpu_step(rank)}))
-    run = read(tmp_path)
-    assert run.on_gpu and run.ranks == (0, 1)
-    explanation = explain(run)
-    first, second = explanation.by_rank[0], explanation.by_rank[1]
-    assert first["compute"] == pytest.approx(500e-6) and second["compute"] == pytest.approx(700e-6)
-    assert first["waiting"] == pytest.approx(200e-6) and second["waiting"] == 0
-    assert first["communication"] == second["communication"] == pytest.approx(100e-6)
-    assert explanation.straggler.rank == 1 and explanation.straggler.cause == "compute"
-    assert {(one.name, one.calls) for one in explanation.operators if one.seconds} == {
-        ("aten::addmm", 1.0),
-        ("aten::mm", 1.0),
-    }
-    (message,) = (one for one in run.messages if one.rank == 0)
-    assert (message.op, message.num_bytes, message.group) == ("all_reduce", 2 * 10**6, (0, 1))
-    kinds = {span.kind for span in run.timeline.spans if span.lane == "compute"}
-    assert kinds == {"forward", "backward"}
-
-
-def gpu_step(rank):
-    """Kernels run after they were launched; rank 1's backward is slower."""
-
-    def event(name, cat, ts, dur, tid=1, **args):
-        return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-    slower = 200 * rank
-    nccl = {"Collective name": "allreduce", "In msg nelems": 10**6, "dtype": "BFloat16", "Group size": 2, "Seq": 4}
-    nccl |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "stream": 20}
-    engine = "autograd::engine::evaluate_function: AddmmBackward0"
-    return [
-        event("ProfilerStep#7", "user_annotation", 0, 1000),
-        event("aten::addmm", "cpu_op", 10, 30, **{"External id": 5, "Input Dims": [[8], [4, 8], [8, 8]]}),
-        event("cudaLaunchKernel", "cuda_runtime", 15, 5, correlation=1),
-        event(engine, "cpu_op", 50, 40, 2, **{"External id": 6}),
-        event("aten::mm", "cpu_op", 55, 20, 2, **{"External id": 7, "Input Dims": [[8, 4], [4, 8]]}),
-        event("ampere_sgemm", "kernel", 100, 200, 7, **{"External id": 5, "stream": 7}),
-        event("ampere_sgemm", "kernel", 300, 300 + slower, 7, **{"External id": 7, "stream": 7}),
-        event(
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", "kernel", 600 + slower, 300 - slower, 20, **nccl
-        ),
-        event("cudaDeviceSynchronize", "cuda_runtime", 200, 710),
-    ]
