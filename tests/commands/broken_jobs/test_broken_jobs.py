@@ -16,9 +16,8 @@ from tests.commands.broken_jobs.symptoms import HAS_SYMPTOM, found, run_script, 
 from tests.test_prose import findings
 
 ALL = {one.name: one for one in broken_jobs()}
-PLAYED = [
-    name for name, one in ALL.items() if one.ends != "error"
-]  # a loader's worker needs a process that may have one
+# A loader's worker needs a process that may have one, which a rank is not.
+PLAYED = [name for name, one in ALL.items() if one.ends != "error"]
 TELLING = re.compile(
     r"\b(bugs?|wrong|fix\w*|should|missing|forg\w+|slow\w*|leaks?|hangs?|deadlock\w*|broken|sick|causes?|never|stale|broken"
     r"|unsynced|drift\w*|summed|todo|careful|note that|mistake\w*)\b",
@@ -29,9 +28,8 @@ TELLING = re.compile(
 def told(script: str) -> list[str]:
     """Words of its comments, texts and names that tell what is wrong."""
     tokens = tokenize.generate_tokens(io.StringIO(script).readline)
-    read = [
-        one.string.replace("_", " ") for one in tokens if one.type in (tokenize.COMMENT, tokenize.STRING, tokenize.NAME)
-    ]
+    kinds = (tokenize.COMMENT, tokenize.STRING, tokenize.NAME)
+    read = [one.string.replace("_", " ") for one in tokens if one.type in kinds]
     return [one[0] for text in read for one in TELLING.finditer(text)]
 
 
@@ -102,27 +100,27 @@ def pool():
         yield ranks
 
 
-@pytest.mark.parametrize("name", PLAYED)
-def test_it_is_ill_its_cure_cures_and_the_watchdog_finds_what_it_says(name, pool):
-    """Which rank is late is left to torchrun: here, beside other tests, any may be."""
+def assert_ill_and_cured(name, pool, device):
     one = ALL[name]
     alone = run_script(pool[:1], one.fixed) if name == "patient_01" else []
     scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.fixed)]
-    broken, fixed = (run_script(pool[: one.ranks], timeless(script)) for script in scripts)
+    scripts = map(timeless, scripts) if device == "cpu" else scripts
+    broken, fixed = (run_script(pool[: one.ranks], script, device) for script in scripts)
     assert HAS_SYMPTOM[name](broken, alone) and not HAS_SYMPTOM[name](fixed, alone)
     assert is_in(one.log, broken) or one.ends == "silent"
     assert found(broken) - {"late"} == {one.watchdog} - {"", "late", "stacks"} and found(fixed) <= {"late"}
 
 
+@pytest.mark.parametrize("name", PLAYED)
+def test_it_is_ill_its_cure_cures_and_the_watchdog_finds_what_it_says(name, pool):
+    """Which rank is late is left to torchrun: here, beside other tests, any may be."""
+    assert_ill_and_cured(name, pool, "cpu")
+
+
 @pytest.mark.parametrize("name", ["patient_03", "patient_12"])
 def test_it_is_ill_on_practice_cards_too_and_its_cure_cures(name, cards):
     """One stands still, one sends too much. Most others draw from a CPU's generator, which a card refuses."""
-    one = ALL[name]
-    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.fixed)]
-    broken, fixed = (run_script(cards, script, "card") for script in scripts)
-    assert HAS_SYMPTOM[name](broken, []) and not HAS_SYMPTOM[name](fixed, [])
-    assert is_in(one.log, broken) or one.ends == "silent"
-    assert found(broken) - {"late"} == {one.watchdog} - {"", "stacks"} and found(fixed) <= {"late"}
+    assert_ill_and_cured(name, cards, "card")
 
 
 @pytest.mark.slow

@@ -45,9 +45,8 @@ def options() -> dict[str, str]:
 
 def test_sbatch_gets_options_that_it_knows_and_time_enough_to_save():
     text = (CLUSTER / "train.sbatch").read_text()
-    assert set(options()) == KNOWN and text.count("\n#SBATCH") == len(KNOWN), (
-        "sbatch reads them before the first command"
-    )
+    assert set(options()) == KNOWN
+    assert text.count("\n#SBATCH") == len(KNOWN), "sbatch reads them before the first command"
     assert text.index("#SBATCH --output") < text.index("set -u")
     to, seconds = re.fullmatch(r"B:(\w+)@(\d+)", options()["signal"]).groups()
     grace = int(re.search(r"GRACE:-(\d+)", text)[1])

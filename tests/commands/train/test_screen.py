@@ -21,12 +21,14 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_moving_line_stays_one_line(monkeypatch, lang):
-    monkeypatch.setenv("RANKS_LANGUAGE", lang)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    screen = Screen(parse_options("--steps 10000".split()), Terminal())
+@pytest.fixture(params=["en", "zh"])
+def screen(request, monkeypatch):
+    for name, value in {"RANKS_LANGUAGE": request.param, "TERM": "xterm", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    return Screen(parse_options("--steps 10000".split()), Terminal())
+
+
+def test_the_moving_line_stays_one_line(screen):
     for number in (1, 5000, 10000):
         screen.step(number, [StepReport(loss=12.3456, norm=float("inf"), seconds=1e-4, stop_requested=False)])
     screen.line("done")
@@ -65,10 +67,8 @@ def test_an_interrupted_run_is_not_told_to_save_more_often(last, says):
     assert out.getvalue().endswith(says + "\n") and "--save-every" not in out.getvalue()
 
 
-def test_a_long_run_says_in_80_columns_how_long_it_still_takes(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    screen = Screen(parse_options("--steps 10000".split()), Terminal())
+@pytest.mark.parametrize("screen", ["en"], indirect=True)
+def test_a_long_run_says_in_80_columns_how_long_it_still_takes(screen):
     for number in (9000, 9137):
         screen.step(number, [StepReport(loss=12.3456, norm=125.06, seconds=0.1, stop_requested=False)])
     first, second = screen.out.getvalue().split("\r")[1:]

@@ -145,9 +145,8 @@ SAVE = torch.save
 
 
 def test_what_could_not_be_saved_is_said_and_training_goes_on(train, ranks):
-    code, said = train(
-        Saboteur(ranks[:2], on_ranks.save, 1, full_disk), "--plan dp=2 --steps 4 --save-every 2 --save run"
-    )
+    line = "--plan dp=2 --steps 4 --save-every 2 --save run"
+    code, said = train(Saboteur(ranks[:2], on_ranks.save, 1, full_disk), line)
     assert "Not saved: rank 1 could not write" in said and "4/4" in said
     assert code == 0 and "Saved run/step_00004" in said and "--resume run" in said
     code, said = train(Saboteur(ranks[:2], on_ranks.save, 1, full_disk), "--plan dp=2 --steps 1 --save other")
