@@ -45,9 +45,8 @@ def exercises_in(path: Path) -> Iterator[Exercise]:
     for number, cell in enumerate(cells):
         if cell.cell_type != "code":
             continue
-        imports += [
-            source for source, node in _statements(cell.source) if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
+        statements = _statements(cell.source)
+        imports += [source for source, node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
         for key, name in ASKED.findall(cell.source):
             folded = FOLDED.search(cells[number + 1].source) if number + 1 < len(cells) else None
             output = "".join(one.get("text", "") for one in cell.outputs)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.grading import Verdict, grade, mistakes, run_on_ranks, task_of
+from helpers.grading import NotYet, Verdict, check, grade, mistakes, run_on_ranks, task_of
 from helpers.grading.check import grade_world
 from helpers.grading.mistakes import with_mistakes
 from helpers.grading.run_on_ranks import LocalRunner
@@ -24,6 +24,25 @@ def ranks():
 def time_to_name(monkeypatch):
     """On a busy machine a check gives up naming the mistake; these tests wait for the name."""
     monkeypatch.setattr(mistakes, "SECONDS", 60.0)
+
+
+@pytest.fixture
+def notes(tmp_path, ranks, monkeypatch):
+    """The progress file of one test, whose checks run on the session's ranks."""
+    monkeypatch.setattr(run_on_ranks, "_ranks", ranks)
+    return tmp_path / "progress.jsonl"
+
+
+@pytest.fixture
+def refused(notes):
+    """refused(submitted): what a check of 03.average raises."""
+
+    def raised(submitted, **more) -> NotYet:
+        with pytest.raises(NotYet) as caught:
+            check("03.average", submitted, progress_file=notes, **more)
+        return caught.value
+
+    return raised
 
 
 SEED = 1  # a test is not to depend on luck

@@ -38,6 +38,5 @@ def repeated(name: str, values: Iterable[Any]) -> Callable[[Callable], Callable]
 def world_of(key: str, size: int, seed: int = 0, case: Case | None = None) -> JudgedWorld:
     """What the judge has of the inputs of a case, the plain one if none is given, before anybody answered."""
     inputs = task_of(key).inputs(seed, size, case)
-    return JudgedWorld.of(
-        inputs, TaskRun(outputs=[[None]] * size, events=[[[]]] * size, marks=[[[]]] * size, calls=[[[]]] * size)
-    )
+    nothing = [[[]]] * size
+    return JudgedWorld.of(inputs, TaskRun(outputs=[[None]] * size, events=nothing, marks=nothing, calls=nothing))

@@ -45,9 +45,8 @@ def test_sizes_are_as_the_case_says(parts, seed):
 
 @pytest.mark.parametrize("shape", [(7,), (4, 3), (2, 4, 3)])
 def test_tensors_are_as_the_case_says(shape):
-    plain, odd = (
-        CaseGenerator.of(3, case).tensor(*shape) for case in (Case(), Case(layouts="transposed", dtypes="float32"))
-    )
+    other = Case(layouts="transposed", dtypes="float32")
+    plain, odd = (CaseGenerator.of(3, case).tensor(*shape) for case in (Case(), other))
     assert plain.is_contiguous() and not odd.is_contiguous() and odd.shape == shape
     assert torch.equal(odd, plain.float())
     assert not CaseGenerator.of(3, Case(values="zero")).tensor(*shape).any()

@@ -22,7 +22,5 @@ def is_complete(hint: Words) -> bool:
 @pytest.mark.parametrize("number", chapters_with_tasks())
 def test_a_hint_is_short_and_in_both_languages(number):
     tasks = (tasks_of(number) | exercises_of(number)).items()
-    incomplete = [
-        f"{key}: {name}" for key, task in tasks for name, hint in hints_of(task).items() if not is_complete(hint)
-    ]
-    assert not incomplete
+    hints = {f"{key}: {name}": hint for key, task in tasks for name, hint in hints_of(task).items()}
+    assert not [name for name, hint in hints.items() if not is_complete(hint)]

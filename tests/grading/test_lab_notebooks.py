@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from helpers.grading import NotYet, check, lab_notebooks, labs, rubric, run_on_ranks, solution, tasks_of
+from helpers.grading import grade, lab_notebooks, labs, rubric, solution, tasks_of
 from helpers.learner import progress
 from helpers.learner.words import use_language
 from tests.grading.test_run_on_ranks import not_written
@@ -19,45 +19,33 @@ def untouched(model):
     """Changes nothing, which is wrong."""
 
 
-@pytest.fixture
-def notes(tmp_path, ranks, monkeypatch):
-    monkeypatch.setattr(run_on_ranks, "_ranks", ranks)
-    return tmp_path / "progress.jsonl"
-
-
-def said(notes, submitted, **more) -> str:
-    with pytest.raises(NotYet) as caught:
-        check(KEY, submitted, progress_file=notes, **more)
-    return str(caught.value)
-
-
 # -- the lab's own answer --------------------------------------------------------------------------------------------
-def test_the_third_failed_attempt_ends_with_the_offer_and_no_earlier_one(notes):
-    assert [OFFER in said(notes, untouched) for _ in range(4)] == [False, False, True, True]
-    *_, last, code = said(notes, untouched, lang="zh").splitlines()
+def test_the_third_failed_attempt_ends_with_the_offer_and_no_earlier_one(refused):
+    assert [OFFER in str(refused(untouched)) for _ in range(4)] == [False, False, True, True]
+    *_, last, code = str(refused(untouched, lang="zh")).splitlines()
     assert code.strip() in OFFER
     assert last.startswith("  已经试了 5 次：参考答案在 solutions/03_ddp.ipynb")
 
 
-def test_other_tasks_and_passed_attempts_do_not_count(notes):
+def test_other_tasks_and_passed_attempts_do_not_count(notes, refused):
     for key, passed in ((KEY, True), ("03.start", False), ("03.start", False), (KEY, False)):
         progress.record("check", key, passed, path=notes)
-    assert OFFER not in said(notes, untouched)
+    assert OFFER not in str(refused(untouched))
 
 
-def test_attempts_in_the_chapter_count_and_are_named(notes):
+def test_attempts_in_the_chapter_count_and_are_named(notes, refused):
     for _ in range(2):
         progress.record("check", KEY, False, path=notes, place=progress.CHAPTER)
-    assert "after 3 attempts, those in the chapter too: the lab's own" in said(notes, untouched)
+    assert "after 3 attempts, those in the chapter too: the lab's own" in str(refused(untouched))
 
 
-def test_what_is_not_written_is_no_attempt_to_be_helped_with(notes):
-    assert [OFFER in said(notes, not_written) for _ in range(4)] == [False] * 4
+def test_what_is_not_written_is_no_attempt_to_be_helped_with(refused):
+    assert [OFFER in str(refused(not_written)) for _ in range(4)] == [False] * 4
 
 
-def test_where_a_teacher_has_taken_the_solutions_away_nothing_is_offered(notes, tmp_path, monkeypatch):
+def test_where_a_teacher_has_taken_the_solutions_away_nothing_is_offered(refused, tmp_path, monkeypatch):
     monkeypatch.setattr(lab_notebooks, "ROOT", tmp_path)
-    assert not [text for text in (said(notes, untouched) for _ in range(4)) if "solution" in text]
+    assert not [text for text in (str(refused(untouched)) for _ in range(4)) if "solution" in text]
     assert "the person who gave you the lab keeps the answers" in solution(KEY)
     assert "with the person who gave you the lab" in rubric("03")
 
@@ -65,8 +53,6 @@ def test_where_a_teacher_has_taken_the_solutions_away_nothing_is_offered(notes, 
 def test_grading_a_class_offers_nothing(notes, ranks):
     for _ in range(4):
         progress.record("check", KEY, False, path=notes)
-    from helpers.grading import grade
-
     assert "solution" not in grade(KEY, untouched, ranks=ranks).text()
 
 

@@ -62,7 +62,6 @@ def test_an_error_names_the_learners_line(kernel):
 
 
 def test_the_attempts_are_in_the_home(kernel):
-    reply = kernel.run(
-        "from helpers.learner import progress\nprint(progress.read_standings()['03']['03.average'].attempts > 0)"
-    )
+    kernel.run("from helpers.learner import progress")
+    reply = kernel.run("print(progress.read_standings()['03']['03.average'].attempts > 0)")
     assert reply.text.strip() == "True"

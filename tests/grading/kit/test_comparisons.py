@@ -29,22 +29,10 @@ HALF = torch.tensor([0.5, -1.5], dtype=torch.float64)
 
 def world_of(*payloads: int) -> JudgedWorld:
     """Two ranks that each all-reduce these bytes."""
-    logs = []
+    logs, common = [], {"op": "all_reduce", "group": "0", "group_ranks": (0, 1), "caller": "a.py:1", "dtype": "float64"}
     for rank in range(2):
         events = [
-            CommEvent(
-                rank=rank,
-                op="all_reduce",
-                payload_bytes=size,
-                group="0",
-                group_ranks=(0, 1),
-                sequence=i,
-                caller="a.py:1",
-                start=float(i),
-                end=i + 0.5,
-                dtype="float64",
-                shape=(size // 8,),
-            )
+            CommEvent(rank=rank, sequence=i, payload_bytes=size, shape=(size // 8,), start=i, end=i + 0.5, **common)
             for i, size in enumerate(payloads)
         ]
         logs.append(CommLog(events=tuple(events)))
@@ -153,10 +141,7 @@ def told(got, due=DUE, **more) -> str:
         (DUE * 0, "it is zero everywhere, expected for example 4.75 at [3]"),
         (DUE.flip(0), "it has the right values in another order: at [0] it is 4.75, expected 0.512346"),
         (DUE + torch.tensor([0.0, 1.0, 0.0, 0.0]), "it at [1] is -0.5, expected -1.5; 1 of its 4 elements differ"),
-        (
-            DUE.tolist(),
-            "it is a list or a NumPy array, [0.51234567891, -1.5, 2.25, 4.75], expected a tensor of shape (4,)",
-        ),
+        (DUE.tolist(), f"it is a list or a NumPy array, {DUE.tolist()}, expected a tensor of shape (4,)"),
         (DUE * math.nan, "it at [0] is nan, expected 0.512346; of its 4 elements 4 are inf or NaN"),
     ],
 )
@@ -235,9 +220,8 @@ def test_an_infinity_that_is_due_is_not_the_place_that_is_named():
 
 
 def test_whole_numbers_and_truth_values_are_shown_as_such():
-    assert told(torch.tensor([12345678, 2]), torch.tensor([12345679, 2])).startswith(
-        "it at [0] is 12345678, expected 12345679"
-    )
+    said = told(torch.tensor([12345678, 2]), torch.tensor([12345679, 2]))
+    assert said.startswith("it at [0] is 12345678, expected 12345679")
     assert told(torch.tensor(True), torch.tensor(False)) == "it is True, expected False"
 
 

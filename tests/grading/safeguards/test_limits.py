@@ -25,10 +25,6 @@ from tests.grading.test_run_on_ranks import right
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 
 
-def at_once(model):
-    return torch.empty(1_200_000_000, dtype=torch.uint8)
-
-
 def in_pieces(model):
     kept = []
     while True:
@@ -41,11 +37,11 @@ def on_rank_1(model):
     right(model)
 
 
-def of_python(model):
-    return bytes(1_200_000_000)
+MEMORY = {"in pieces": in_pieces, "on rank 1": on_rank_1, "of Python": lambda model: bytes(1_200_000_000)}
+MEMORY |= {"at once": lambda model: torch.empty(1_200_000_000, dtype=torch.uint8)}
 
 
-@pytest.mark.parametrize("function", [at_once, in_pieces, of_python, on_rank_1])
+@pytest.mark.parametrize("function", MEMORY.values(), ids=MEMORY)
 def test_more_than_a_gigabyte_is_refused(function, run, next_works):
     got = run(function)
     assert got.failure["kind"] == "memory"
@@ -164,7 +160,5 @@ def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
     assert "does not end in time" in verdict.text() and "10 s for the whole check" in verdict.text()
     assert "整个检查最多 10 s" in verdict.text("zh")
     assert runner.is_out_of_time
-    assert (
-        "the smaller worlds took all of its time"
-        in runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1).failure["message"]["en"]
-    )
+    late = runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1)
+    assert "the smaller worlds took all of its time" in late.failure["message"]["en"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import time
-from multiprocessing import util
+from multiprocessing import get_context, util
 
 import cloudpickle
 import psutil
@@ -24,40 +23,20 @@ from tests.grading.test_run_on_ranks import right
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 
 
-def forks(model):
-    os.fork()
-
-
-def forks_by_a_library(model):
-    multiprocessing.get_context("fork").Process(target=print).start()
-
-
-def starts_a_program(model):
-    subprocess.run(SLEEP)
-
-
-def kills_its_parent(model):
-    os.kill(os.getppid(), 9)
-
-
-def kills_everybody(model):
-    os.kill(-1, 9)
-
-
 REFUSED = {
-    forks: "starts a process",
-    forks_by_a_library: "starts a process",
-    starts_a_program: "starts a process",
-    kills_its_parent: "ends process ",
-    kills_everybody: "ends process -1, which is not its own",
+    "a fork": (lambda model: os.fork(), "starts a process"),
+    "a library's fork": (lambda model: get_context("fork").Process(target=print).start(), "starts a process"),
+    "a program": (lambda model: subprocess.run(SLEEP), "starts a process"),
+    "its parent": (lambda model: os.kill(os.getppid(), 9), "ends process "),
+    "everybody": (lambda model: os.kill(-1, 9), "ends process -1, which is not its own"),
 }
 
 
-@pytest.mark.parametrize("function", REFUSED)
-def test_processes_are_neither_started_nor_ended(function, run, next_works):
+@pytest.mark.parametrize(("function", "deed"), REFUSED.values(), ids=REFUSED)
+def test_processes_are_neither_started_nor_ended(function, deed, run, next_works):
     got = run(function)
     assert got.failure["kind"] == "refused"
-    assert f"does what a check does not let it do:\n  ranks 0, 1: it {REFUSED[function]}" in said(got)
+    assert f"does what a check does not let it do:\n  ranks 0, 1: it {deed}" in said(got)
     next_works()
 
 
@@ -99,30 +78,22 @@ def kills_its_parent_past_python(model):
     time.sleep(100)
 
 
-def kills_itself(model):
-    os.kill(os.getpid(), 9)
-
-
-def closes_everything(model):
-    os.closerange(3, 5000)
-
-
 DEADLY = {
-    leaves_it_and_dies: "exit code 0",
-    kills_its_parent_past_python: "died",
-    kills_itself: "killed by SIGKILL",
-    closes_everything: "died",
+    "leaves a process": (leaves_it_and_dies, "exit code 0"),
+    "kills its parent": (kills_its_parent_past_python, "died"),
+    "kills itself": (lambda model: os.kill(os.getpid(), 9), "killed by SIGKILL"),
+    "closes everything": (lambda model: os.closerange(3, 5000), "died"),
 }
 
 
-@pytest.mark.parametrize("function", DEADLY)
-def test_who_ends_the_process_ends_no_other(function, run, next_works):
+@pytest.mark.parametrize(("function", "end"), DEADLY.values(), ids=DEADLY)
+def test_who_ends_the_process_ends_no_other(function, end, run, next_works):
     with Ranks(1, device="cpu", quiet=True) as learners:
         learners.cell("x = 41")
         zygote = process.zygote().process.pid
         got = run(function)
         assert got.failure["kind"] == "died"
-        assert DEADLY[function] in said(got)
+        assert end in said(got)
         next_works()
         learners.cell("assert x == 41")
         assert process.zygote().process.pid == zygote

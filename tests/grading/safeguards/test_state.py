@@ -83,18 +83,6 @@ def no_all_reduce(model):
     dist.all_reduce = lambda *args, **kwargs: None
 
 
-def other_division(model):
-    torch.Tensor.__itruediv__ = lambda self, other: self
-
-
-def leaves_a_hook(model):
-    torch.nn.modules.module.register_module_forward_hook(print)
-
-
-def leaves_a_mode(model):
-    torch.set_default_device("meta")
-
-
 def leaves_a_thread(model):
     def burns():
         while True:
@@ -103,37 +91,25 @@ def leaves_a_thread(model):
     threading.Thread(target=burns, daemon=True).start()
 
 
-def leaves_the_world(model):
-    dist.destroy_process_group()
-
-
-def lowers_a_limit(model):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
-
-def keeps_much(model):
-    sys.kept = torch.ones(100_000_000)
-
-
 def fails_too(model):
     no_all_reduce(model)
     raise ValueError("no")
 
 
-SPENT = [
-    no_all_reduce,
-    other_division,
-    leaves_a_hook,
-    leaves_a_mode,
-    leaves_a_thread,
-    leaves_the_world,
-    lowers_a_limit,
-    keeps_much,
-    fails_too,
-]
+SPENT = {
+    "no all-reduce": no_all_reduce,
+    "no all-reduce, and fails": fails_too,
+    "another division": lambda model: setattr(torch.Tensor, "__itruediv__", lambda self, other: self),
+    "a hook": lambda model: torch.nn.modules.module.register_module_forward_hook(print),
+    "a mode": lambda model: torch.set_default_device("meta"),
+    "a thread": leaves_a_thread,
+    "no world": lambda model: dist.destroy_process_group(),
+    "a lower limit": lambda model: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    "much memory": lambda model: setattr(sys, "kept", torch.ones(100_000_000)),
+}
 
 
-@pytest.mark.parametrize("function", SPENT)
+@pytest.mark.parametrize("function", SPENT.values(), ids=SPENT)
 def test_a_process_that_is_not_what_it_was_is_not_used_again(function, run, own, next_works):
     assert run(right).failure is None
     before = own[:SIZE].pids
