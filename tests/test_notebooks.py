@@ -3,20 +3,17 @@
 That their outputs come out again: tests/browser/test_chapters.py, or nbval.
 """
 
-from __future__ import annotations
-
-import json
 import re
 from pathlib import Path
 
 import pytest
 from nbconvert import HTMLExporter
 
-from tests.notebooks.chapter import CHAPTERS, PAGES, REFERENCE
+from tests.notebooks.chapter import CHAPTERS, PAGES, REFERENCE, load, source
 from tools import tidy_notebooks
 
 EXPECTED_ERRORS = {"raises-exception", "nbval-raises-exception"}
-MAX_CELLS, MAX_REFERENCE_CELLS, MAX_CODE_LINES = 75, 75, 25
+MAX_CELLS, MAX_CODE_LINES = 75, 25  # of a page to look things up in; tests/notebooks/shape.py has those of a chapter
 
 
 @pytest.fixture(params=PAGES, ids=lambda path: path.stem)
@@ -26,11 +23,7 @@ def chapter(request) -> Path:
 
 @pytest.fixture
 def cells(chapter) -> list[dict]:
-    return json.loads(chapter.read_text(encoding="utf-8"))["cells"]
-
-
-def source(cell: dict) -> str:
-    return "".join(cell["source"])
+    return load(chapter)
 
 
 def code_cells(cells: list[dict]) -> list[dict]:
@@ -41,17 +34,12 @@ def test_it_is_tidy(chapter):
     assert tidy_notebooks.tidy_file(chapter, check=True) == []
 
 
-def asks_only(cell: dict) -> bool:
-    """A cell with nothing but a guess, which the limits do not count."""
-    return cell["cell_type"] == "code" and source(cell).startswith("guess(")
-
-
-def test_it_is_short(chapter, cells):
-    most = MAX_REFERENCE_CELLS if chapter.stem in REFERENCE else MAX_CELLS
-    assert sum(not asks_only(cell) for cell in cells) <= most
+@pytest.mark.parametrize("chapter", [page for page in PAGES if page.stem in REFERENCE], indirect=True)
+def test_a_page_to_look_things_up_in_is_short_and_has_its_name(chapter, cells):
+    assert len(cells) <= MAX_CELLS
+    assert re.match(rf"# {chapter.stem.capitalize().replace('_', ' ')}\b", source(cells[0]))
     read = [cell for cell in code_cells(cells) if not cell["metadata"].get("jupyter", {}).get("source_hidden")]
-    long = [cell["id"] for cell in read if source(cell).count("\n") + 1 > MAX_CODE_LINES]
-    assert not long, f"code cells of more than {MAX_CODE_LINES} lines: {long}"
+    assert not [cell["id"] for cell in read if source(cell).count("\n") + 1 > MAX_CODE_LINES]
 
 
 def test_it_is_saved_executed_from_top_to_bottom(cells):
@@ -68,18 +56,6 @@ def test_an_error_is_shown_only_where_the_chapter_breaks_something_on_purpose(ce
         and not EXPECTED_ERRORS & set(cell["metadata"].get("tags", []))
     ]
     assert not failing
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, indirect=True, ids=lambda path: path.stem)
-def test_it_has_a_short_path(chapter, cells):
-    tagged = [cell for cell in cells if "path" in cell["metadata"].get("tags", [])]
-    assert 5 <= len(tagged) < len(cells)
-
-
-def test_it_opens_with_its_number_or_its_name_and_tells_its_main_points_in_chinese(chapter, cells):
-    own = chapter.stem[:2] if chapter.stem[:2].isdigit() else chapter.stem.capitalize().replace("_", " ")
-    assert re.match(rf"# {own}\b", source(cells[0]))
-    assert chapter.stem in REFERENCE or any("本章要点" in source(cell) for cell in cells[len(cells) // 2 :])
 
 
 def test_nbconverts_html_holds_the_pictures(chapter, cells):

@@ -64,9 +64,8 @@ def test_the_mutant_fails_with_its_own_hint_and_the_right_answer_passes(example,
 
 
 def test_the_example_is_a_page():
-    written = [
-        block for language in ("python", "yaml") for block in blocks("Write a new check with its mutants", language)
-    ]
+    title = "Write a new check with its mutants"
+    written = [block for language in ("python", "yaml") for block in blocks(title, language)]
     assert sum(len(block.splitlines()) for block in written) < 70
 
 

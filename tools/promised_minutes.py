@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("chapters", nargs="*", metavar="NN", help="numbers of chapters, such as 06")
     given = parser.parse_args(arguments)
     paths = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    wanted = {path.stem[:2] for path in paths if path.stem in minutes.BOUND} if not given.chapters else given.chapters
+    wanted = {path.stem[:2] for path in minutes.NUMBERED} if not given.chapters else given.chapters
     if unknown := set(wanted) - {path.stem[:2] for path in paths}:
         parser.error(f"no chapter has the number {', '.join(sorted(unknown))}")
     wrong = []

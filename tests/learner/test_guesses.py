@@ -45,9 +45,8 @@ def test_every_declared_question_has_its_chinese():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_declared_is_asked_once_and_revealed_after_it(path):
-    assert not wrongly_asked(
-        read(path), {one.key for one in declarations_in(path.stem.partition("_")[0])}, set(all_declarations())
-    )
+    declared = {one.key for one in declarations_in(path.stem.partition("_")[0])}
+    assert not wrongly_asked(read(path), declared, set(all_declarations()))
 
 
 def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:
@@ -142,12 +141,7 @@ def test_a_planted_leak_is_found_wherever_it_stands(leak):
 
 @pytest.mark.parametrize(
     "cell",
-    [
-        SHOW,
-        'reveal("77.bytes", predicted=3 + 4)',
-        'x = 1\nassert x == [7.0]\nreveal("77.bytes")',
-        '# seven bytes\nreveal("77.bytes")',
-    ],
+    [SHOW, 'reveal("77.bytes", predicted=3 + 4)', f"x = 1\nassert x == [7.0]\n{RESULT}", f"# seven bytes\n{RESULT}"],
 )
 def test_the_code_of_the_result_holds_no_answer(cell):
     assert spoiled(chapter("show(1)", ASK, cell), {"77.bytes": SEVEN})

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 
 from helpers.grading import grade
 from helpers.learner.words import LANGUAGES, Words, book, language, text
 from helpers.learner.words.text import FOLDER
+from helpers.learner.yaml_file import read_yaml
 from helpers.ranks import RankError
 from tools import lay_course
 
@@ -50,21 +50,10 @@ def lacking(words: Words) -> list[str]:
 
 # -- nothing lacks a language ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT / "helpers").as_posix())
-def test_every_word_has_every_language(path):
+def test_every_word_has_every_language_and_its_own_name(path):
+    read_yaml(path)  # raises where a name stands twice
     wrong = {name: lacking(words) for name, words in book(path.stem, path.parent).items() if lacking(words)}
     assert [name for name in wrong if name not in OF_ANOTHER_KIND] == [], wrong
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT / "helpers").as_posix())
-def test_no_name_stands_twice(path):
-    nodes = [yaml.compose(path.read_text(encoding="utf-8"))]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.MappingNode):
-            names = [key.value for key, _ in node.value]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            assert not twice, f"{path.name}, line {node.start_mark.line + 1}: {twice}"
-            nodes += [value for _, value in node.value]
 
 
 def test_words_in_python_have_every_language():
@@ -107,9 +96,8 @@ def test_the_walk_finds_what_is_missing():
 # -- the type --------------------------------------------------------------------------------------------------------
 def test_braces_are_filled_in_each_language():
     inner = Words(en="{n} rank{n:?s}", zh="{n} 个 rank")
-    whole = Words(en="with {world}: {ops:*, | and }", zh="{world}：{ops:*、}").format(
-        world=inner.format(n=3), ops="abc"
-    )
+    whole = Words(en="with {world}: {ops:*, | and }", zh="{world}：{ops:*、}")
+    whole = whole.format(world=inner.format(n=3), ops="abc")
     assert whole == Words(en="with 3 ranks: a, b and c", zh="3 个 rank：a、b、c")
     assert inner.format(n=1).en == "1 rank"
     assert Words(en="{n:?has|have}", zh="有").format(n=2).en == "have"

@@ -187,13 +187,8 @@ def typed_numbers(node: ast.AST) -> Iterator[str]:
     """Numbers that stand in arithmetic and are no conversion, and numbers from which one is chosen."""
     if isinstance(node, ast.Compare | ast.Constant | ast.Name):
         return
-    parts = [*ast.iter_child_nodes(node)]
-    if (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Pow)
-        and _is_number(node.left)
-        and _is_number(node.right)
-    ):
+    parts, is_power = [*ast.iter_child_nodes(node)], isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+    if is_power and _is_number(node.left) and _is_number(node.right):
         return  # such as 10**9, which is one number
     if isinstance(node, ast.BinOp):
         yield from (ast.unparse(one) for one in (node.left, node.right) if _is_number(one) and not _converts(one))
@@ -222,11 +217,8 @@ def _is_number(node: ast.AST) -> bool:
 
 def _converts(node: ast.AST) -> bool:
     value = abs(ast.literal_eval(node))
-    return (
-        value in CONVERSIONS
-        or re.fullmatch(r"1e[+-]\d+", f"{value:.0e}") is not None
-        and float(f"{value:.0e}") == value
-    )
+    is_power_of_ten = re.fullmatch(r"1e[+-]\d+", f"{value:.0e}") is not None and float(f"{value:.0e}") == value
+    return value in CONVERSIONS or is_power_of_ten
 
 
 def _whole(row: Row, numbers: set[str]) -> Iterator[str]:

@@ -34,25 +34,10 @@ from dataclasses import dataclass
 
 from helpers.interview import corner
 from helpers.learner.course import STATION, Station, calls, read_cells
-from tests.notebooks.chapter import FENCE, is_code, is_folded, source, words
+from tests.notebooks.chapter import CHAPTERS, FENCE, is_code, is_folded, source, words
 
 WORDS, GUESS, EXERCISE, LINES = 130, 1.2, 8, 15  # words a minute, minutes, minutes, lines of code a minute
-# The chapters that keep what they promise; the others join when they are rewritten.
-BOUND = {
-    "00_start_here",
-    "01_collectives",
-    "02_data_parallel",
-    "03_ddp",
-    "04_amp",
-    "05_memory",
-    "06_pipeline",
-    "07_tensor_parallel",
-    "08_zero",
-    "09_composing",
-    "10_profiling",
-    "11_scaling",
-    "12_fault_tolerance",
-}
+NUMBERED = [path for path in CHAPTERS if path.stem[:2].isdigit()]  # the chapters that promise minutes
 # Where the first cell says its three sums, in English or in Chinese. The second group is the number.
 SUMS = {
     "path": re.compile(r"(▶[^.。\n]*?)(\d+)(?= minutes| 分钟)"),

@@ -7,18 +7,7 @@ from collections.abc import Iterator
 
 from helpers.interview import corner
 from helpers.learner.course import STATION, headings, read_cells
-from tests.notebooks.chapter import (
-    FENCE,
-    asks,
-    is_code,
-    is_folded,
-    lines,
-    lines_of,
-    on_path,
-    source,
-    tags,
-    words,
-)
+from tests.notebooks.chapter import FENCE, asks, is_code, is_folded, lines, lines_of, on_path, source, tags, words
 
 # Words count also in paragraphs with a Chinese term. Before, these were left out, and 1,300 and 3,000 were the limits.
 PATH = {"minutes": 40, "words": 1800, "lines of code": 150}
@@ -62,17 +51,15 @@ def limits(cells: list[dict], name: str) -> Iterator[str]:
     found, path = read_cells(cells), on_path(cells)
     on = [cell for place, cell in enumerate(cells) if place in path]
     has = {"minutes": sum(one.minutes for one in found if one.on_path), "words": words(on), "lines of code": lines(on)}
-    path_limits = PATH | ({"words": 1000} if name == HISTORY else {})
+    most_on_path = PATH | ({"words": 1000} if name == HISTORY else {})
     yield from (
-        f"the path has {has[what]} {what}, at most {most}" for what, most in path_limits.items() if has[what] > most
+        f"the path has {has[one]} {one}, at most {most}" for one, most in most_on_path.items() if has[one] > most
     )
     counted = [cell for cell in cells if not asks(cell, "guess", "exercise")]
     minutes = sum(one.minutes for one in found) + corner_minutes(cells, name)
     has = {"minutes": minutes, "words": words(cells), "lines of code": lines(cells)}
     has["cells"] = len(counted)
-    yield from (
-        f"the chapter has {has[what]} {what}, at most {most}" for what, most in WHOLE.items() if has[what] > most
-    )
+    yield from (f"the chapter has {has[one]} {one}, at most {most}" for one, most in WHOLE.items() if has[one] > most)
 
 
 def corner_minutes(cells: list[dict], name: str) -> int:
@@ -137,10 +124,8 @@ def takeaways(cells: list[dict], name: str) -> Iterator[str]:
     if not tables:
         yield "there is no table of takeaways, English | 本章要点, after the stations"
         return
-    head, rule, *rows = [[part.strip() for part in row.split("|")] for row in _TABLE.findall(source(tables[-1]))] or [
-        [],
-        [],
-    ]
+    table = [[part.strip() for part in row.split("|")] for row in _TABLE.findall(source(tables[-1]))]
+    head, rule, *rows = table or [[], []]
     if len(head) != 2 or "本章要点" not in head[-1] or not 1 <= len(rows) <= TAKEAWAYS:
         yield f"the takeaways have {len(head)} columns and {len(rows)} rows; two and at most {TAKEAWAYS} are expected"
     if any(len(row) != 2 or not all(row) for row in rows):
@@ -192,18 +177,6 @@ def _prose(cell: dict) -> str:
 
 
 RULES = (
-    title,
-    stations,
-    limits,
-    long_cells,
-    long_whys,
-    folded,
-    path_tags,
-    asked,
-    takeaways,
-    closing,
-    opening,
-    alt_texts,
-    citations,
-    boxes,
-)
+    title, stations, limits, long_cells, long_whys, folded, path_tags, asked, takeaways, closing, opening, alt_texts,
+    citations, boxes,
+)  # fmt: skip

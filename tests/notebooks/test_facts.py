@@ -44,9 +44,7 @@ def test_no_chapter_says_again_what_was_wrong():
 
 @pytest.mark.parametrize("said", ["The command `torchrun` starts it\nonce per GPU.", "torchrun starts it once per GPU"])
 def test_a_clause_that_comes_back_is_found_across_a_line_break(said, tmp_path):
-    (pattern,) = (
-        fact["pattern"] for fact in FACTS if "once per GPU" in fact["pattern"] and fact["chapter"][:2] == "00"
-    )
+    (pattern,) = (one["pattern"] for one in FACTS if "once per GPU" in one["pattern"] and one["chapter"][:2] == "00")
     page = tmp_path / "page.ipynb"
     page.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": said, "metadata": {}}]}))
     assert re.search(pattern, text_of(page))

@@ -73,10 +73,7 @@ OTHERWISE = [
     ('said = "The data sheet: 495 TFLOP/s"\nreveal("k", scene, said)', "has typed numbers"),
     ('reveal("k", "All 12 losses are equal.")', "has typed numbers"),
     ('both = emulate_step(1)\nreveal("k", measured=both.duration)', "comes from emulate_step, which is paced"),
-    (
-        'slow = Ranks(4, link=link)\ntook = slow.run(f)\nreveal("k", measured=max(took))',
-        "which is paced: label it emulated",
-    ),
+    ('took = Ranks(4, link=link).run(f)\nreveal("k", measured=max(took))', "which is paced: label it emulated"),
     ('def work():\n    time.sleep(1)\n\n\ntook = timed(work)\nreveal("k", measured=took)', "comes from sleep"),
     ('scene, hanging = programs_scene()\nreveal("k", measured=hanging)', "label it by_rules"),
 ]

@@ -8,29 +8,23 @@ from pathlib import Path
 import pytest
 
 from tests.notebooks import minutes
-from tests.notebooks.chapter import CHAPTERS, ROOT, load, source
+from tests.notebooks.chapter import ROOT, load, source
 from tests.notebooks.test_shape import code, edited, markdown
 from tools import promised_minutes
 from tools.translate import read_table, table_of
 
-BOUND = [path for path in CHAPTERS if path.stem in minutes.BOUND]
 
-
-@pytest.mark.parametrize("path", BOUND, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", minutes.NUMBERED, ids=lambda path: path.stem)
 def test_a_chapter_promises_the_minutes_that_it_takes(path):
     wrong = list(minutes.wrong_promises(load(path), path.stem))
     assert not wrong, f"python tools/promised_minutes.py --write {path.stem[:2]} writes the right ones"
 
 
-@pytest.mark.parametrize("path", BOUND, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", minutes.NUMBERED, ids=lambda path: path.stem)
 def test_the_chinese_promises_the_same_sums(path):
     first = load(path)[0]
     chinese = read_table(table_of(path, "zh"))[first["id"]]["text"]
     assert minutes.promised_sums(chinese) == minutes.promised_sums(source(first))
-
-
-def test_every_bound_chapter_exists():
-    assert {path.stem for path in BOUND} == minutes.BOUND
 
 
 # -- planted ---------------------------------------------------------------------------------------------------------

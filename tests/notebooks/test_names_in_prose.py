@@ -96,9 +96,8 @@ def key_of(path: Path) -> str:
     return path.relative_to(ROOT).with_suffix("").as_posix()
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning"
-)  # of torch, where names are looked up
+# What torch says where names are looked up.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("path", [*PAGES, *LABS], ids=key_of)
 def test_each_name_in_the_texts_exists(path):
     assert wrong_names(load(path), set(OTHERS.get(key_of(path), ()))) == []
@@ -112,9 +111,7 @@ def test_no_listed_name_is_superfluous():
         assert [name for name in names if name not in spans] == [], key
 
 
-CELLS = [
-    {"cell_type": "code", "source": "from helpers.ranks import Ranks\nranks = Ranks(4)\n%%ranks", "outputs": []},
-]
+CELLS = [{"cell_type": "code", "source": "from helpers.ranks import Ranks\nranks = Ranks(4)\n%%ranks", "outputs": []}]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,6 @@ from tests.notebooks import shape
 from tests.notebooks.chapter import CHAPTERS, load, words
 
 
-@pytest.fixture(params=shape.RULES, ids=lambda rule: rule.__name__)
-def rule(request):
-    return request.param
-
-
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_in_stations_has_its_shape(path):
     found = {rule.__name__: list(rule(load(path), path.stem)) for rule in shape.RULES}
@@ -36,19 +31,12 @@ def code(name: str, text: str, *tags: str, folded: bool = False) -> dict:
 
 
 def station(letter: str, *, on_path: bool) -> list[dict]:
-    tags = ["path"] * on_path
+    tags, heading = ["path"] * on_path, f"## {'▶ ' * on_path}{letter} · Title (6 min)"
+    why = "<details><summary>Why?</summary>\n\nBecause.\n\n</details>\n\nIt trains and measures."
     return [
-        markdown(
-            f"{letter}-text",
-            f"## {'▶ ' * on_path}{letter} · Title (6 min)\n\nText by [Qi et al. 2023](https://a.b).",
-            *tags,
-        ),
+        markdown(f"{letter}-text", f"{heading}\n\nText by [Qi et al. 2023](https://a.b).", *tags),
         code(f"{letter}-guess", f'guess("bytes", unit="B", kind="memory", key="08.{letter}")', *tags),
-        markdown(
-            f"{letter}-why",
-            "<details><summary>Why?</summary>\n\nBecause.\n\n</details>\n\nIt trains and measures.",
-            *tags,
-        ),
+        markdown(f"{letter}-why", why, *tags),
         code(f"{letter}-run", "held = train()", *tags, folded=True),
     ]
 
@@ -68,6 +56,7 @@ def good() -> list[dict]:
     ]
 
 
+@pytest.mark.parametrize("rule", shape.RULES, ids=lambda rule: rule.__name__)
 def test_a_good_chapter_breaks_no_rule(good, rule):
     assert list(rule(good, "08_zero")) == []
 
@@ -124,10 +113,8 @@ def test_tags_that_disagree_with_the_headings_are_found(good):
     good[-1]["metadata"]["tags"].append("path")
     good[0]["metadata"]["tags"].append("opening")
     good[1]["metadata"]["tags"].append("opening")
-    assert [sentence.split()[:3] for sentence in shape.path_tags(good, "08_zero")] == [
-        ["A-guess", "is", "on"],
-        ["map", "is", "off"],
-    ]
+    said = [sentence.split()[:3] for sentence in shape.path_tags(good, "08_zero")]
+    assert said == [["A-guess", "is", "on"], ["map", "is", "off"]]
     assert "the first or the second" in " ".join(shape.opening(good, "08_zero"))
 
 
@@ -145,7 +132,5 @@ def test_the_minutes_of_the_interview_corner_count(good):
 
 
 def test_words_are_english_words_of_prose():
-    text = (
-        "Two **words** `and code` [three](http://a.b)\n\n```python\nnot this\n```\n\n| English here | 中文 this not |"
-    )
-    assert words([markdown("a", text)]) == 7
+    text = "Two **words** `and code` [three](http://a.b)\n\n```python\nnot this\n```\n\n"
+    assert words([markdown("a", f"{text}| English here | 中文 this not |")]) == 7
