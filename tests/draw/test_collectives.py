@@ -28,9 +28,8 @@ def test_a_reduction_is_complete_when_every_rank_contributed():
 def step_scene(collective, algorithm, num_ranks, number):
     plan = schedule(collective, num_ranks, algorithm)
     states = list(plan.replay())
-    return plan.step(number), collective_step_scene(
-        states[number], states[number + 1], plan.step(number), title="One step", step=number + 1
-    )
+    before, after, moves = states[number], states[number + 1], plan.step(number)
+    return moves, collective_step_scene(before, after, moves, title="One step", step=number + 1)
 
 
 def framed(scene, stroke):

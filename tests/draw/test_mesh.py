@@ -8,9 +8,8 @@ from tests.draw.scenes import SCENES, rects_with_tooltip
 
 def marked(scene, fill):
     """The ranks whose boxes have that fill."""
-    found = [
-        re.match(r"rank (\d+):", item.tooltip) for item in scene.items if isinstance(item, Rect) and item.fill == fill
-    ]
+    filled = [item for item in scene.items if isinstance(item, Rect) and item.fill == fill]
+    found = [re.match(r"rank (\d+):", item.tooltip) for item in filled]
     return [int(match[1]) for match in found if match]
 
 

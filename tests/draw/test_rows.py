@@ -7,13 +7,10 @@ from tests.draw.scenes import SCENES, rects_with_tooltip, texts
 
 
 def test_parts_stand_to_scale_side_by_side():
-    short, first, second = rects_with_tooltip(
-        parts_scene(
-            {"short": [Part(text="1", kind="forward", size=1)], "long": [Part(text="2", kind="backward", size=2)] * 2},
-            title="Parts",
-            ends={"short": "1", "long": "4"},
-        )
-    )
+    rows = {"short": [Part(text="1", kind="forward", size=1)]}
+    rows |= {"long": [Part(text="2", kind="backward", size=2)] * 2}
+    scene = parts_scene(rows, title="Parts", ends={"short": "1", "long": "4"})
+    short, first, second = rects_with_tooltip(scene)
     assert (first.width + 1) / (short.width + 1) == pytest.approx(2)
     assert short.x == first.x and second.x == pytest.approx(first.x + first.width + 1)
 

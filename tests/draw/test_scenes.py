@@ -64,15 +64,10 @@ def test_faults_are_found():
     """The looks above find what they look for."""
     labels = [Label(x=x, y=10, text="word", size=9) for x in (-5, 5)]
     faults = list(label_faults(Scene(width=60, height=20, title="t", summary="s", items=labels)))
-    assert [fault.split("'")[2] for fault in faults] == [
-        " leaves the frame",
-        " lies on ",
-        " is too small",
-        " is too small",
-    ]
-    assert svg_faults(Scene(width=9, height=9, title="t", summary="")) == [
-        "the SVG breaks a promise: its title and summary are named"
-    ]
+    said = [fault.split("'")[2] for fault in faults]
+    assert said == [" leaves the frame", " lies on ", " is too small", " is too small"]
+    said = "the SVG breaks a promise: its title and summary are named"
+    assert svg_faults(Scene(width=9, height=9, title="t", summary="")) == [said]
 
 
 @pytest.mark.parametrize("name", ["timelines", "memory", "gather", "star"])

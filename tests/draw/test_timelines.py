@@ -38,10 +38,8 @@ def test_timelines_with_titles_of_their_own_show_them():
 
 def test_timelines_share_one_axis():
     """A recorded step of twice the length is drawn twice as wide."""
-    scene = timeline_scene(
-        Timeline(spans=[span(0, "forward", 5, 6)], source="predicted"),
-        Timeline(spans=[span(0, "forward", 0, 2)], source="recorded"),
-    )
+    predicted = Timeline(spans=[span(0, "forward", 5, 6)], source="predicted")
+    scene = timeline_scene(predicted, Timeline(spans=[span(0, "forward", 0, 2)], source="recorded"))
     short, long = (item for item in scene.items if isinstance(item, Rect) and "forward" in item.tooltip)
     assert (long.x, long.width + 1) == pytest.approx((short.x, 2 * (short.width + 1)))
 
@@ -77,11 +75,9 @@ def hatched(*spans):
     bars = [item for item in timeline_scene(timeline).items if isinstance(item, Rect)]
     whole = next(item for item in bars if item.tooltip.startswith("rank 9"))
     scale = 4 / (whole.width + 1)
-    return [
-        (round((bar.x - whole.x) * scale, 3), round((bar.x + bar.width - whole.x) * scale, 3))
-        for bar in bars
-        if bar.texture == "hatch" and bar.y > 40  # below the legend
-    ]
+    hatched = [bar for bar in bars if bar.texture == "hatch" and bar.y > 40]  # below the legend
+    ends = [(bar.x - whole.x, bar.x + bar.width - whole.x) for bar in hatched]
+    return [(round(start * scale, 3), round(end * scale, 3)) for start, end in ends]
 
 
 def test_idle_and_only_idle_is_hatched():

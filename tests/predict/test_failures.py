@@ -123,9 +123,8 @@ JOB = {"nodes": 2048, "per_node_day": failures.META_RSC1, "save": 60.0, "repair"
 
 @pytest.mark.parametrize("interval", [300.0, 850.0, 3600.0])
 def test_the_mean_of_many_weeks_is_the_closed_form(interval):
-    closed = failures.effective_time(
-        interval=interval, save=60, repair=600, mtbf=failures.mtbf(nodes=2048, per_node_day=failures.META_RSC1)
-    )
+    mtbf = failures.mtbf(nodes=2048, per_node_day=failures.META_RSC1)
+    closed = failures.effective_time(interval=interval, save=60, repair=600, mtbf=mtbf)
     assert failures.simulate_weeks(weeks=60, interval=interval, **JOB) == pytest.approx(closed, rel=0.01)
 
 

@@ -59,10 +59,8 @@ def test_the_axis_reaches_as_far_as_the_guesses_and_ends_at_a_thousand():
 def test_a_long_question_is_broken_and_stands_whole_and_a_choice_has_no_place_on_the_axis():
     text = "What each rank sends in a step of stage 1, compared with plain data parallelism"
     words = ("low", "truth", "high", "choices")
-    number, choice = (
-        guesses_scene([GuessMark(text=text, is_number=one)], title="t", words=words, summary="s")
-        for one in (True, False)
-    )
+    marks = [GuessMark(text=text, is_number=one) for one in (True, False)]
+    number, choice = (guesses_scene([mark], title="t", words=words, summary="s") for mark in marks)
     assert text in " ".join(drawn(number)) and text not in drawn(number)
     assert text in drawn(choice) and "truth" not in drawn(choice) and "choices" not in drawn(number)
 
@@ -103,10 +101,8 @@ def test_calibration_by_kind():
     ask("77.shrink").answer("yes")
     ask("77.step").answer(("2", "8"))
     found = by_kind()
-    assert found["memory"].times == pytest.approx(2) and (found["memory"].num_chosen, found["memory"].num_right) == (
-        1,
-        0,
-    )
+    memory = found["memory"]
+    assert memory.times == pytest.approx(2) and (memory.num_chosen, memory.num_right) == (1, 0)
     said = my_calibration().sentence
     assert said.startswith("memory: typically 2 times too high (1 guess) · memory: 0 of 1 choices and orders right")
     assert "time: typically 5 times too low (1 guess)" in said and "asks cards first where you were far off" in said
@@ -198,12 +194,9 @@ def test_votes_on_choices_and_on_many_numbers(box):
 
 def test_damaged_and_strange_files_are_passed_over(box):
     fill(box, "77.bytes", [7])
-    for name, text in {
-        "torn": '{"key": ',
-        "list": "[]",
-        "other": '{"key": "77.bytes", "form": "x", "value": 1}',
-    }.items():
-        (box / f"{name}.json").write_text(text)
+    (box / "torn.json").write_text('{"key": ')
+    (box / "list.json").write_text("[]")
+    (box / "other.json").write_text('{"key": "77.bytes", "form": "x", "value": 1}')
     (box / "half.part").write_text('{"key": "77.bytes"')
     (box / "long.json").write_text("9" * 20_000)
     assert votes("77.bytes").answers == [7]

@@ -10,9 +10,8 @@ from helpers.widgets import PrecisionExplorer
 
 def axis(scene):
     """Where fp16's range begins and ends, in pixels."""
-    return [
-        (item.x, item.width) for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("fp16: ")
-    ]
+    rects = [item for item in scene.items if isinstance(item, Rect)]
+    return [(rect.x, rect.width) for rect in rects if rect.tooltip.startswith("fp16: ")]
 
 
 def test_scaling_brings_the_lost_gradients_back():

@@ -75,9 +75,8 @@ def test_nothing_moves_in_the_picture_but_the_stretch():
         shown = TraceExplorer(step=step)
         shown.stretch.value = stretch
         scenes.append(shown.scene)
-    fixed = [
-        [(one.x, one.y) for one in scene.labels() if one.text in ("rank 2", "waiting", "idle")] for scene in scenes
-    ]
+    texts = ("rank 2", "waiting", "idle")
+    fixed = [[(one.x, one.y) for one in scene.labels() if one.text in texts] for scene in scenes]
     assert fixed[0] == fixed[1] == fixed[2] and len({scene.height for scene in scenes}) == 1
 
 

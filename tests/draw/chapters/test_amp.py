@@ -34,12 +34,8 @@ def test_bars_and_marks_share_the_axis():
 def test_badges_say_what_becomes_of_a_mark():
     scene = number_formats_scene(["bf16", "fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "a loss": 1e5})
     tooltips = [item.tooltip for item in scene.items if isinstance(item, Rect) and " in " in item.tooltip]
-    assert tooltips == [
-        "a gradient in fp16: subnormal",
-        "a loss in fp16: ∞",
-        "a gradient in fp8 E4M3: 0",
-        "a loss in fp8 E4M3: largest",
-    ]
+    assert tooltips[:2] == ["a gradient in fp16: subnormal", "a loss in fp16: ∞"]
+    assert tooltips[2:] == ["a gradient in fp8 E4M3: 0", "a loss in fp8 E4M3: largest"]
     assert "a gradient, 1e-06, is normal; a loss, 100,000, is normal." in scene.summary
 
 

@@ -26,11 +26,8 @@ def test_widths_are_in_proportion_to_bytes_and_nothing_overlaps():
 def test_every_bucket_is_one_message_and_the_last_is_what_was_left():
     texts = [label.text for label in buckets_scene(BUCKETS, cap=400).labels()]
     assert [text for text in texts if text.startswith("all_reduce")] == ["all_reduce 0", "all_reduce 1", "all_reduce 2"]
-    assert [text for text in texts if text.endswith(("full", "left"))] == [
-        "400 B, full",
-        "600 B, full",
-        "200 B, not full",
-    ]
+    buckets = [text for text in texts if text.endswith(("full", "left"))]
+    assert buckets == ["400 B, full", "600 B, full", "200 B, not full"]
 
 
 def test_a_name_that_does_not_fit_is_in_the_tooltip_and_the_summary():
@@ -42,9 +39,8 @@ def test_a_name_that_does_not_fit_is_in_the_tooltip_and_the_summary():
 
 def test_messages_are_as_long_as_their_bytes_and_none_is_zero_bytes():
     scene = payloads_scene({"two": [100, 300], "none": []}, title="t")
-    assert [bar.width + 3 for bar in rects_with_tooltip(scene)][1] == pytest.approx(
-        3 * (rects_with_tooltip(scene)[0].width + 3)
-    )
+    first, second = (bar.width + 3 for bar in rects_with_tooltip(scene)[:2])
+    assert second == pytest.approx(3 * first)
     assert [label.text for label in scene.labels()][-1] == "0 B" and "none: 0 B." in scene.summary
 
 
@@ -53,9 +49,8 @@ def test_each_rank_has_the_same_area_in_the_mean_of_means_and_each_token_in_the_
     drawn = rects_with_tooltip(token_weights_scene(lengths, title="t"))
     own, alike = drawn[: sum(lengths)], drawn[sum(lengths) :]
     assert [bar.height for bar in own] == pytest.approx([own[0].height * 4 / n for n in lengths for _ in range(n)])
-    assert {bar.height for bar in alike} == {alike[0].height} and alike[0].height / own[0].height == pytest.approx(
-        16 / 60
-    )
+    assert {bar.height for bar in alike} == {alike[0].height}
+    assert alike[0].height / own[0].height == pytest.approx(16 / 60)
 
 
 def test_a_line_stands_where_a_cap_was_reached_and_none_in_what_was_left():

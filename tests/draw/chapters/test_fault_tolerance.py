@@ -41,15 +41,13 @@ def test_steps_that_an_earlier_generation_had_done_are_striped():
     scene = generations_scene(ROWS, steps=40, every=10, title="generations")
     bars = [(item.width + 1, item.texture) for item in scene.items if isinstance(item, Rect) and item.height == 26]
     unit = bars[0][0] / 22
-    assert [(round(long / unit), bool(texture)) for long, texture in bars] == [
-        (22, False), (2, True), (17, False), (9, True), (1, False),
-    ]  # fmt: skip
+    hours = [(round(long / unit), bool(texture)) for long, texture in bars]
+    assert hours == [(22, False), (2, True), (17, False), (9, True), (1, False)]
 
 
 def test_the_step_in_which_two_runs_part_is_told():
-    scene = loss_differences_scene(
-        {"RNG": ([3, 2, 1], [3, 2, 1.5]), "none": ([3, 2], [3, 2])}, stopped=2, title="partings"
-    )
+    losses = {"RNG": ([3, 2, 1], [3, 2, 1.5]), "none": ([3, 2], [3, 2])}
+    scene = loss_differences_scene(losses, stopped=2, title="partings")
     assert scene.summary == "RNG: off from step 3 on. none: equal in all steps."
     assert sum(isinstance(item, Label) and item.text == "RNG" for item in scene.items) == 1
 
@@ -82,9 +80,8 @@ def test_every_second_is_drawn_once_and_as_large_as_its_share():
 def test_the_week_says_what_it_shows_and_no_kind_is_told_by_colour_alone():
     scene = week_scene(WEEK, title="A week")
     assert scene.summary.startswith(f"{len(WEEK.failures)} failures in 7 days: work ")
-    looks = {
-        (bar.fill, bar.texture) for bar in rects_with_tooltip(scene) if bar.width > 3 and bar.fill != KINDS["saves"]
-    }
+    bars = [bar for bar in rects_with_tooltip(scene) if bar.width > 3 and bar.fill != KINDS["saves"]]
+    looks = {(bar.fill, bar.texture) for bar in bars}
     assert len({texture for _, texture in looks}) == len(looks) == 3  # saves are the strip below
 
 

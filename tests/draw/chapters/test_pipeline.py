@@ -9,11 +9,8 @@ from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_sc
 def test_both_ranks_wait_in_the_second_call():
     waiting = [label.text for label in blocking_sends_scene().labels() if label.text.endswith("waits")]
     assert waiting == ["send activation 1 · waits", "send gradient 0 · waits"]
-    assert [item.dashed for item in blocking_sends_scene().items if isinstance(item, Line) and item.arrow] == [
-        False,
-        True,
-        True,
-    ]
+    arrows = [item for item in blocking_sends_scene().items if isinstance(item, Line) and item.arrow]
+    assert [arrow.dashed for arrow in arrows] == [False, True, True]
 
 
 def test_the_slowest_stage_of_each_cut_is_marked():

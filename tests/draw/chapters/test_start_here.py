@@ -40,6 +40,5 @@ def test_of_each_kind_of_error_the_rank_to_blame_is_bold():
 
 
 def test_each_round_of_a_tree_doubles_those_that_have_the_tensor():
-    assert [text for text in texts(SCENES["rounds of a tree"]) if text.endswith(" it")] == [
-        "1 has it", "2 have it", "4 have it", "8 have it",
-    ]  # fmt: skip
+    rounds = [text for text in texts(SCENES["rounds of a tree"]) if text.endswith(" it")]
+    assert rounds == ["1 has it", "2 have it", "4 have it", "8 have it"]

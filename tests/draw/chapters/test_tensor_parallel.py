@@ -53,11 +53,8 @@ def test_words():
 
 def test_the_legend_shows_what_occurs():
     plain = split("columns", 2)[FORWARD]
-    assert [word for word, _ in equations_legend({"one process": plain.one_process})] == [
-        "rank 0",
-        "rank 1",
-        "every rank",
-    ]
+    legend = equations_legend({"one process": plain.one_process})
+    assert [word for word, _ in legend] == ["rank 0", "rank 1", "every rank"]
 
 
 def test_bars_share_a_scale_and_say_their_sum():
@@ -76,9 +73,8 @@ def test_nothing_to_send_draws_no_bar():
 
 def test_numbers_get_one_digit_where_two_do_not_fit():
     one = split("attention", 2)[INPUTS]
-    texts = [
-        label.text for label in equations_items({"one process": one.one_process}, 0)[0] if isinstance(label, Label)
-    ]
+    items = equations_items({"one process": one.one_process}, 0)[0]
+    texts = [item.text for item in items if isinstance(item, Label)]
     digits = {len(text.partition(".")[2]) for text in texts if text.strip("-").replace(".", "").isdigit()}
     assert digits == {0, 1}
 

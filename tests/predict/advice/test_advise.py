@@ -71,9 +71,8 @@ def test_numbers_are_those_of_the_functions_underneath(case):
         assert one.host_bytes == (held.optimizer + held.gradients if is_offload else 0) or work.cluster.world_size > 1
         assert is_offload or one.memory == held
         step = (offloaded_step if is_offload else step_time)(work.model, one.plan, work.cluster, work.stack)
-        assert one.step == replace(step, factor=UNCALIBRATED) and one.tokens_per_second == pytest.approx(
-            work.tokens / step.seconds
-        )
+        assert one.step == replace(step, factor=UNCALIBRATED)
+        assert one.tokens_per_second == pytest.approx(work.tokens / step.seconds)
     for one in advice.candidates:
         assert one.why and (one.fits or one.why.startswith(("Cannot run", "Does not fit")))
 
@@ -192,19 +191,11 @@ def test_a_micro_batch_of_two_that_plain_torch_could_not_hold_makes_no_warning()
     work = advise(PRESETS["gpt2"], CLUSTERS["8 H100"]).request
     plan = Plan(dp=8, num_microbatches=64)
     one, two = (replace(plan, micro_batch=size, num_microbatches=64 // size) for size in (1, 2))
-    timed = [
-        estimate(
-            work, each, *fullest_stage(work.model, each), step_time(work.model, each, work.cluster, work.stack)
-        )
-        for each in (one, two)
-    ]  # fmt: skip
+    steps = [(each, *fullest_stage(work.model, each)) for each in (one, two)]
+    timed = [estimate(work, *step, step_time(work.model, step[0], work.cluster, work.stack)) for step in steps]
     assert "Micro-batches of two fit" in with_warnings(work, timed)[0].warnings["micro"]
-    full = replace(
-        timed[1],
-        memory=replace(
-            timed[1].memory, activations=timed[1].memory.activations + round(work.usable) - timed[1].memory.total
-        ),
-    )
+    held = timed[1].memory
+    full = replace(timed[1], memory=replace(held, activations=held.activations + round(work.usable) - held.total))
     assert "micro" not in with_warnings(work, [timed[0], full])[0].warnings
 
 
@@ -237,9 +228,8 @@ def test_images_take_ddp_and_their_own_model_of_time():
     cluster = replace(CLUSTERS["8 A100"], num_nodes=2, inter=LINKS["100 Gb/s"])
     found = advise(RESNET_152, cluster, global_batch=1024)
     assert found.strategy == "DDP" and found.plan.micro_batch == 64 and "learning rate" in found.text
-    assert (
-        found.chosen.step.bars == resnet_step(RESNET_152, 64, cluster, data_hidden=found.request.stack.data_hidden).bars
-    )
+    step = resnet_step(RESNET_152, 64, cluster, data_hidden=found.request.stack.data_hidden)
+    assert found.chosen.step.bars == step.bars
     assert advise(RESNET_152, cluster, global_batch=16 * 4096).plan.num_microbatches > 1  # 4,096 at once do not fit
 
 
@@ -308,9 +298,8 @@ def test_text_table_page_and_json_say_the_same(tmp_path):
             assert one.title in shown and one.why in shown
     for place, one in enumerate(advice.best, 1):
         assert one.plan_text in table and one.plan_text in page and marks(advice, one) in page
-        assert re.search(
-            rf"^ ?{place}  {re.escape(one.layout_text)} .*{re.escape(marks(advice, one).rstrip())}$", text, re.M
-        )
+        layout, end = re.escape(one.layout_text), re.escape(marks(advice, one).rstrip())
+        assert re.search(rf"^ ?{place}  {layout} .*{end}$", text, re.M)
         assert advice.explain(place).startswith(f"Plan {place}: ")
         assert one.trainer_refusal(advice.request.model) == told["best"][place - 1]["trainer_refusal"]
     assert max(map(width, text.split("\n"))) <= 80 and max(map(width, advice.explain(2).split("\n"))) <= 80

@@ -65,9 +65,8 @@ def test_where_nothing_fits_a_row_gets_the_reasons_of_all_strategies(capsys):
 
 def test_adapters_are_timed_on_a_plain_stack_unless_another_is_named(capsys):
     lora = ("--model", "gpt2", "--gpus", "1", "--batch", "64", "--lora", "16")
-    given = {
-        stack: told(capsys, *lora, *(stack and ("--stack", stack)))[1].out for stack in ("", "FSDP", "Megatron-Core")
-    }
+    stacks = ("", "FSDP", "Megatron-Core")
+    given = {stack: told(capsys, *lora, *(stack and ("--stack", stack)))[1].out for stack in stacks}
     assert given[""] == given["FSDP"] != given["Megatron-Core"]
 
 

@@ -15,11 +15,8 @@ MODEL = PRESETS["llama3-70b"]
 def test_what_is_lost_binds_and_stands_against_a_plan():
     plan = Plan(tp=4, pp=8, num_microbatches=512, sequence_parallel=True, recompute="full")
     mine = criticise(MODEL, FAST, plan)
-    assert (
-        mine.fits
-        and mine.step.bars == step_time(MODEL, plan, FAST, MEGATRON_CORE).bars
-        and mine.step.binds == "tensor cores"
-    )
+    assert mine.fits and mine.step.binds == "tensor cores"
+    assert mine.step.bars == step_time(MODEL, plan, FAST, MEGATRON_CORE).bars
     assert mine.lost_share == pytest.approx(mine.step.seconds / mine.best.seconds - 1) and mine.lost_share > 0.1
     assert any("512 micro-batches are accumulated in bf16" in words for words in mine.estimate.warnings.values())
     assert "% longer than the planner's" in repr(mine) and mine.best.plan_text in repr(mine)
@@ -50,10 +47,8 @@ def test_a_typed_plan_takes_what_is_left_out():
     assert read_plan("tp=8 pp=4", MODEL, FAST, 512).precision == "mixed_fp32_grads"  # they fit
     assert read_plan("tp=8 pp=4 precision=mixed", MODEL, FAST, 512).precision == "mixed"
     words = criticise(MODEL, FAST, read_plan("dp=32 zero=3 shard_ranks=8 fp8=1 recompute=full", MODEL, FAST, 512))
-    assert (
-        words.estimate.plan.fp8 is True
-        and "ZeRO-3, sharded among 8, micro-batch 1 x 16, bf16 accumulation, fp8" in repr(words)
-    )
+    assert words.estimate.plan.fp8 is True
+    assert "ZeRO-3, sharded among 8, micro-batch 1 x 16, bf16 accumulation, fp8" in repr(words)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +73,6 @@ def test_a_typed_plan_with_a_slip_is_not_guessed_at(typed, says):
 def test_a_typed_plan_may_have_spaces_and_a_chinese_keyboard():
     plain = read_plan("tp=8,pp=4,num_chunks=2,recompute=full", MODEL, FAST, 512)
     assert plain == read_plan(" TP ＝ 8， pp：4；num_chunks = 2 recompute=full", MODEL, FAST, 512)
-    assert plain.schedule == "interleaved" and "This course's Trainer runs this plan." in repr(
-        criticise(MODEL, FAST, plain)
-    )
+    assert plain.schedule == "interleaved"
+    assert "This course's Trainer runs this plan." in repr(criticise(MODEL, FAST, plain))
     assert "Trainer refuses this plan: cp=2:" in repr(criticise(MODEL, FAST, read_plan("cp=2 tp=8", MODEL, FAST, 512)))

@@ -96,11 +96,8 @@ def test_what_is_sent(cut):
         passes = split(cut, 4, bool(sequence)).values()
         said = [" ".join(OPS[o.op] + o.name.replace(" and ", "+") for o in one.operations) for one in passes]
         assert " | ".join(said).split() == expected.split()
-        assert all(
-            [item for item in row if isinstance(item, Operation)] == list(one.operations)
-            for one in passes
-            for row in one.by_rank
-        )
+        rows = [(one, row) for one in passes for row in one.by_rank]
+        assert all([item for item in row if isinstance(item, Operation)] == list(one.operations) for one, row in rows)
 
 
 def test_sequence_parallelism_sends_as_much_forward_and_one_gather_more_in_all():

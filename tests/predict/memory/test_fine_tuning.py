@@ -41,11 +41,8 @@ def test_llama_7b_by_hand():
     adapters = 32 * 2 * 8 * (4096 + 4096)
     assert adapter_params(LLAMA_7B, rank=8) == adapters == 4_194_304
     found = lora(LLAMA_7B, rank=8)
-    assert (found.parameters, found.gradients, found.optimizer) == (
-        2 * 6_738_415_616 + 2 * adapters,
-        2 * adapters,
-        12 * adapters,
-    )
+    assert found.parameters == 2 * 6_738_415_616 + 2 * adapters
+    assert (found.gradients, found.optimizer) == (2 * adapters, 12 * adapters)
     assert round(found.total / 1e9, 1) == 13.5
     assert round(model_states(LLAMA_7B.num_params, Plan()).total / 1e9, 1) == 107.8
     assert lora(LLAMA_7B, rank=8, master=False).total == found.total - 4 * adapters

@@ -26,11 +26,8 @@ def test_a_rank_is_the_sum_of_its_parts():
     plan = Plan(pp=2, tp=2, dp=4, zero=1, num_microbatches=8)
     for stage in (0, 1):
         held, states = memory(LLAMA, plan, stage), model_states(params_per_rank(LLAMA, plan, stage), plan)
-        assert (held.parameters, held.gradients, held.optimizer) == (
-            states.parameters,
-            states.gradients,
-            states.optimizer,
-        )
+        for kind in ("parameters", "gradients", "optimizer"):
+            assert getattr(held, kind) == getattr(states, kind)
         head = logits(LLAMA, plan) if stage == 1 else 0
         assert held.activations == activations(LLAMA, plan, stage) + edge_activations(LLAMA, plan, stage) + head
         assert held.buffers == 8 * 8192 * 64  # a cosine and a sine for each of 64 pairs

@@ -110,10 +110,8 @@ def test_a_ring_hides_behind_attention_where_the_sequence_is_long_and_an_all_gat
 
 
 def test_attention_in_blocks_is_slower_and_an_all_to_all_leaves_it_in_one_call():
-    one, *others = (
-        layer(LONG, Plan(cp=8, cp_method=method), H100, MEGATRON_CORE).forward.attention
-        for method in ("all_to_all", "ring", "all_gather")
-    )
+    plans = [Plan(cp=8, cp_method=method) for method in ("all_to_all", "ring", "all_gather")]
+    one, *others = (layer(LONG, plan, H100, MEGATRON_CORE).forward.attention for plan in plans)
     assert [one / other for other in others] == pytest.approx(2 * [MEGATRON_CORE.context_flash])
 
 
@@ -132,10 +130,8 @@ def test_the_results_of_blocks_are_added_up_for_each_further_rank():
 
 def test_full_recomputation_exchanges_again_and_so_does_selective_where_it_repeats_attention():
     plan = Plan(cp=4, cp_method="all_to_all")
-    nothing, selective, full = (
-        layer(LONG, replace(plan, recompute=recompute), H100, MEGATRON_CORE)
-        for recompute in ("none", "selective", "full")
-    )
+    plans = [replace(plan, recompute=recompute) for recompute in ("none", "selective", "full")]
+    nothing, selective, full = (layer(LONG, plan, H100, MEGATRON_CORE) for plan in plans)
     assert nothing.again.context == 0 < selective.again.context == full.again.context == full.forward.context
     assert layer(LONG, replace(plan, recompute="selective"), H100, TORCHTITAN).again.context == 0
 
@@ -145,9 +141,8 @@ def test_experts_work_on_what_the_router_sends_and_a_rank_keeps_its_part_of_them
     dense = replace(PRESETS["llama3-8b"], num_kv_heads=None)
     routed = replace(dense, num_experts=8, top_k=2)
     plan = Plan(dp=8, micro_batch=4)
-    one, all_, spread = (
-        layer(model, replace(plan, ep=ep), H100, FSDP).forward for model, ep in ((dense, 1), (routed, 1), (routed, 8))
-    )
+    given = (dense, 1), (routed, 1), (routed, 8)
+    one, all_, spread = (layer(model, replace(plan, ep=ep), H100, FSDP).forward for model, ep in given)
     feed_forward = 3 * dense.ffn / (3 * dense.ffn + 4 * dense.hidden)  # of a dense layer's products
     assert all_.products / one.products == pytest.approx(1 + feed_forward, rel=0.02)
     assert spread.products == pytest.approx(all_.products, rel=0.02) and spread.calls < all_.calls

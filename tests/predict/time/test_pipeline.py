@@ -54,9 +54,8 @@ def test_the_published_interleaved_bubble_leaves_out_waits_that_ours_has():
     game = _Simulation(schedule, seconds_by_kind(schedule.num_stages, *each), send)
     for kind, first in ((FORWARD, range(p, 3 * p, p)), (BACKWARD, range(p - 1, 2 * p, p))):
         for stage in first:
-            game.rules[kind][stage] = game.rules[kind][stage]._replace(
-                received=FirstOfRound(game.rules[kind][stage].received, p)
-            )
+            rule = game.rules[kind][stage]
+            game.rules[kind][stage] = rule._replace(received=FirstOfRound(rule.received, p))
     theirs, ours, free = max(span.end for span in game.spans()), play(schedule, *each, send), play(schedule, *each)
     assert round(1 - m * sum(times) / theirs, 4) == 0.1055 and round(ours.bubble_fraction, 4) == 0.1090
     assert [round((end - free.duration) / send, 6) for end in (ours.duration, theirs)] == [46, 46 - p]

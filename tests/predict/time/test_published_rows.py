@@ -59,9 +59,8 @@ def test_a_row_that_lost_its_label_contradicts_its_caption(name, change, differs
 
 def test_what_the_rows_say_reaches_the_plan_the_stack_and_the_gpu():
     for row, step in zip(ROWS, published_steps(), strict=True):
-        assert (step.plan.fp8, step.plan.precision) == (
-            (True, "mixed") if row["precision"] == "fp8" else (False, row["precision"])
-        )
+        is_fp8 = row["precision"] == "fp8"
+        assert (step.plan.fp8, step.plan.precision) == (is_fp8, "mixed" if is_fp8 else row["precision"])
         assert (step.stack, step.cluster.gpu.name) == (STACKS[row["stack"]], row["gpu"])
         assert row["cp"] == "1" or step.plan.cp_method == row["cp_method"]
     titan = {row.cluster.gpu for row in published_steps() if row.group == "TorchTitan"}

@@ -32,10 +32,8 @@ NODE = CLUSTERS["8 H100"]
 
 
 def a100(nodes):
-    inter = Link.from_gigabits(200, latency=5e-6)
-    return Cluster(
-        gpu=GPUS["A100"], gpus_per_node=8, num_nodes=nodes, intra=INTRA["A100"], inter=inter, network_cards=8
-    )
+    links = {"intra": INTRA["A100"], "inter": Link.from_gigabits(200, latency=5e-6)}
+    return Cluster(gpu=GPUS["A100"], gpus_per_node=8, num_nodes=nodes, network_cards=8, **links)
 
 
 def gpt(layers, hidden, heads):
@@ -105,10 +103,8 @@ def test_a_stack_that_always_interleaves_has_the_bubble_of_its_chunks():
     """126 layers on 16 ranks in chunks of one: 15 / (8 x 32) of the ideal time instead of 15 / 32."""
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=1024)
     plan = Plan(dp=64, tp=8, pp=16, num_microbatches=32, zero=1, sequence_parallel=True)
-    flat, chunked = (
-        step_time(PRESETS["llama3-405b"], plan, cluster, replace(STACKS["Llama 3"], chunk_layers=layers))
-        for layers in (None, 1)
-    )
+    stacks = [replace(STACKS["Llama 3"], chunk_layers=layers) for layers in (None, 1)]
+    flat, chunked = (step_time(PRESETS["llama3-405b"], plan, cluster, stack) for stack in stacks)
     assert bar(flat, "bubble") / bar(chunked, "bubble") == pytest.approx(8, rel=0.15)
     odd = replace(plan, num_microbatches=33)
     assert bar(step_time(PRESETS["llama3-405b"], odd, cluster, STACKS["Llama 3"]), "bubble") > bar(flat, "bubble") / 2
@@ -136,9 +132,8 @@ def test_a_share_above_one_is_refused():
 def test_eight_bits_gain_what_torchtitan_published():
     """Llama 3 8B on 8 H100 with torch.compile: 6,667 tokens a second and GPU, 8,532 with the products in 8 bits."""
     row = next(row for row in published_steps() if row.name == "8B FSDP8 compile")
-    wide, narrow = (
-        step_time(row.model, replace(row.plan, fp8=fp8), row.cluster, row.stack).seconds for fp8 in (False, True)
-    )
+    plans = [replace(row.plan, fp8=fp8) for fp8 in (False, True)]
+    wide, narrow = (step_time(row.model, plan, row.cluster, row.stack).seconds for plan in plans)
     assert wide / narrow == pytest.approx(8532 / 6667, rel=0.05)
 
 
@@ -171,9 +166,8 @@ def test_a_model_of_seven_billion_on_eight_a100_is_near_what_llm_foundry_measure
     assert reached == pytest.approx(0.642, rel=0.05)
 
 
-MIXTRAL_8X22B = replace(
-    ROUTED["mixtral-8x7b"], num_layers=56, hidden=6144, num_heads=48, ffn_hidden=16_384, vocab=32_768, seq=4096
-)
+MIXTRAL_8X22B = replace(ROUTED["mixtral-8x7b"], num_layers=56, hidden=6144, num_heads=48, ffn_hidden=16_384)
+MIXTRAL_8X22B = replace(MIXTRAL_8X22B, vocab=32_768, seq=4096)
 
 
 def test_experts_reach_the_published_share_of_the_peak():
@@ -181,17 +175,15 @@ def test_experts_reach_the_published_share_of_the_peak():
     plan = Plan(tp=2, pp=8, dp=8, ep=4, zero=1, num_microbatches=32, num_chunks=7, sequence_parallel=True)
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=16)
     seconds = step_time(MIXTRAL_8X22B, plan, cluster, MEGATRON_CORE).seconds
-    assert mfu(MIXTRAL_8X22B, batch=256, seconds=seconds, peak_flops=989e12, num_gpus=128) == pytest.approx(
-        0.493, rel=0.1
-    )
+    reached = mfu(MIXTRAL_8X22B, batch=256, seconds=seconds, peak_flops=989e12, num_gpus=128)
+    assert reached == pytest.approx(0.493, rel=0.1)
     assert round(MIXTRAL_8X22B.num_params / 1e9) == 141 and round(MIXTRAL_8X22B.active_params / 1e9) == 39
 
 
 def test_a_window_saves_attention_alone_and_one_as_long_as_the_sequence_nothing():
     model = replace(PRESETS["llama3-8b"], seq=32_768)
-    whole, wide, narrow = (
-        step_time(replace(model, window=window), Plan(dp=8, zero=3), NODE, FSDP) for window in (None, 32_768, 4096)
-    )
+    models = [replace(model, window=window) for window in (None, 32_768, 4096)]
+    whole, wide, narrow = (step_time(one, Plan(dp=8, zero=3), NODE, FSDP) for one in models)
     assert wide == whole
     assert bar(narrow, "attention") / bar(whole, "attention") == pytest.approx(2 / 8 - 1 / 64)  # 2w/s - (w/s)^2
     saved = bar(whole, "attention") - bar(narrow, "attention")
@@ -256,12 +248,8 @@ def test_adapters_spare_a_third_of_the_products_and_nearly_all_gradients():
     assert packed["weights out of 4 bits"] == pytest.approx(written) and "weights out of 4 bits" not in small
 
 
-QWEN = {
-    256: 27.4,
-    1024: 41.4,
-    4096: 97.7,
-    8192: 179.8,
-}  # tokens: seconds of 8 micro-batches, README of github.com/QwenLM/Qwen
+# Tokens: seconds of 8 micro-batches, README of github.com/QwenLM/Qwen.
+QWEN = {256: 27.4, 1024: 41.4, 4096: 97.7, 8192: 179.8}
 
 
 @pytest.mark.parametrize("seq", QWEN)

@@ -49,9 +49,8 @@ def test_prefetch_holds_one_unit_more():
     def most_parameters(prefetch):
         line = simulate_zero3_step(step(), prefetch=prefetch, limit=3, **N).for_rank(0)
         instants = [span.start for span in line.spans] + [span.end for span in line.spans]
-        held = [
-            sum(h.num_bytes for h in line.held if h.kind == "parameters" and h.start <= t < h.end) for t in instants
-        ]
+        parameters = [h for h in line.held if h.kind == "parameters"]
+        held = [sum(h.num_bytes for h in parameters if h.start <= t < h.end) for t in instants]
         return max(held)
 
     shards, unit = 3_000_000, 2_000_000
@@ -61,9 +60,8 @@ def test_prefetch_holds_one_unit_more():
 def test_for_7_billion_parameters_the_link_decides_whether_zero_3_is_sensible():
     llama = gpt_zero3_step(PRESETS["llama2-7b"], tokens=4096, flops_per_second=150e12)
     compute = sum(llama.forward) + sum(llama.backward)
-    seconds = {
-        name: simulate_zero3_step(llama, link=LINKS[name], world_size=64, shown_ranks=1).duration for name in LINKS
-    }
+    options = {"world_size": 64, "shown_ranks": 1}
+    seconds = {name: simulate_zero3_step(llama, link=link, **options).duration for name, link in LINKS.items()}
     assert seconds["NVLink 4"] < 1.05 * compute
     assert seconds["10 Gb/s"] > 20 * compute
 

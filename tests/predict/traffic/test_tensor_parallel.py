@@ -29,13 +29,6 @@ def test_a_block_costs_two_all_reduces_forward_and_two_backward():
     assert sum(event.payload_bytes for event in block) == layer_payload_bytes(batch=BATCH, seq=32, hidden=32)
 
 
-def test_outside_the_blocks_the_embedding_the_head_and_three_numbers_a_token():
-    log = tensor_parallel_traffic(TINY, Plan(tp=2), batch=BATCH)
-    outside = [event for event in log.events if "blocks" not in event.caller]
-    assert [event.payload_bytes for event in outside] == [STREAM, 4 * TOKENS, 2 * 4 * TOKENS, STREAM]
-    assert log.payload_bytes() == (2 * 4 + 2) * STREAM + 3 * 4 * TOKENS
-
-
 def test_sequence_parallel_sends_the_same_bytes_but_for_the_kept_inputs():
     log = tensor_parallel_traffic(TINY, Plan(tp=4, sequence_parallel=True), batch=BATCH)
     block = of_layer(log, 0)
@@ -49,9 +42,8 @@ def test_sequence_parallel_sends_the_same_bytes_but_for_the_kept_inputs():
 
 def test_one_rank_sends_nothing_and_micro_batches_send_it_again():
     assert tensor_parallel_traffic(TINY, Plan(), batch=BATCH).count() == 0
-    once, thrice = (
-        tensor_parallel_traffic(TINY, Plan(tp=2, num_microbatches=number), batch=BATCH) for number in (1, 3)
-    )
+    plans = [Plan(tp=2, num_microbatches=number) for number in (1, 3)]
+    once, thrice = (tensor_parallel_traffic(TINY, plan, batch=BATCH) for plan in plans)
     assert thrice.payload_bytes() == 3 * once.payload_bytes()
 
 
@@ -59,6 +51,15 @@ def test_recomputing_blocks_sends_their_forward_again():
     plain, again = (tensor_parallel_traffic(TINY, Plan(tp=2, recompute=r), batch=BATCH) for r in ("selective", "full"))
     assert plain == tensor_parallel_traffic(TINY, Plan(tp=2), batch=BATCH)
     assert again.payload_bytes() - plain.payload_bytes() == TINY.num_layers * 2 * STREAM
+
+
+def test_on_a_link_an_all_gather_counts_the_gathered_tensor():
+    link = Link(latency=0.0, bandwidth=1e6)
+    plans = [Plan(tp=2, sequence_parallel=sp) for sp in (False, True)]
+    plain, cut = (tensor_parallel_traffic(TINY, plan, batch=BATCH, link=link) for plan in plans)
+    assert plain.events[0].end == pytest.approx(2 * 1 / 2 * STREAM / 1e6)
+    gather = next(event for event in cut.events if event.op == "all_gather")
+    assert gather.end - gather.start == pytest.approx(1 / 2 * STREAM / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,9 @@ def test_a_unit_is_padded_to_equal_parts():
     assert padding_elements(odd, units, world_size=4) == 1 + 1
 
 
-def test_stage_2_fills_buckets_from_the_last_parameter():
-    log = zero_traffic(EVEN, stage=2, world_size=2, bucket_bytes=20_000)
-    assert [event.shape for event in log.events if event.op == "reduce_scatter"] == [(8400,), (4400,)]
-    assert [event.shape for event in log.events if event.op == "all_gather"] == [(4200,), (2200,)]
+def test_on_a_link_the_operations_follow_each_other():
+    log = zero_traffic([1000], stage=1, world_size=2, link=Link(latency=0.0, bandwidth=1e6))
+    assert [(event.start, event.end) for event in log.events] == [(0, 0.002), (0.002, 0.004)]
 
 
 @pytest.mark.parametrize(
