@@ -40,12 +40,8 @@ class Asked:
 
 def calls(notebook) -> list[Asked]:
     """Those with a key, in order."""
-    return [
-        one
-        for place, cell in enumerate(notebook.cells)
-        if cell.cell_type == "code"
-        for one in _calls(place, cell.source)
-    ]
+    code = ((place, cell) for place, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    return [one for place, cell in code for one in _calls(place, cell.source)]
 
 
 def _calls(place: int, source: str) -> Iterator[Asked]:
@@ -88,9 +84,7 @@ def _parsed(source: str) -> ast.Module | None:
 def leaks(notebook, asked: Asked, known: Declaration, shown_at: int | None) -> list[str]:
     """Each place that gives the answer away: before the guess, in it, in the code up to its result, and unfolded in
     what explains it."""
-    found = [
-        f"cell {place}: {told}" for place in range(asked.cell) for told in _found(notebook.cells[place], asked, known)
-    ]
+    found = [f"cell {n}: {told}" for n in range(asked.cell) for told in _found(notebook.cells[n], asked, known)]
     found += [f"the question itself: {told}" for told in given_away(asked.text, asked.unit, known)]
     if shown_at is not None:
         found += [f"cell {place}, not folded: {told}" for place, told in _explained(notebook, asked, known, shown_at)]
@@ -170,10 +164,8 @@ def seen(cell) -> Iterator[str]:
     """All texts of a cell that a reader, or a widget in it, shows."""
     yield cell.source
     for output in cell.get("outputs", ()):
-        texts = [
-            output.get("text", ""),
-            *(text for name, text in output.get("data", {}).items() if "image" not in name),
-        ]
+        texts = [output.get("text", "")]
+        texts += [text for name, text in output.get("data", {}).items() if "image" not in name]
         yield from (re.sub(r"<[^>]+>", " ", text) for text in texts if isinstance(text, str))
     if cell.cell_type == "code" and (tree := _parsed(cell.source)) is not None:
         for node in ast.walk(tree):
@@ -197,9 +189,8 @@ def given_away(text: str, unit: str, known: Declaration) -> list[str]:
     """The pieces of a text that hold the answer: a number with its unit in any common form, a choice or order in its
     own words where these are three or more, a phrase of `spoils`."""
     flat = re.sub(r"[*_`$]", "", text)
-    said = [
-        phrase for phrase in _phrases(known) if re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", flat, re.IGNORECASE)
-    ]
+    phrases = _phrases(known)
+    said = [one for one in phrases if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", flat, re.IGNORECASE)]
     return said + (list(_numbers(flat, unit, known.answer)) if isinstance(known.answer, float) else [])
 
 
@@ -219,9 +210,8 @@ def _numbers(text: str, unit: str, answer: float) -> Iterator[str]:
         behind = text[match.end() : match.end() + 24]
         value = float(SPELLED.get(match[0].lower(), 0) if match[0].lower() in SPELLED else match[0].replace(",", ""))
         factor = _factor(behind, base)
-        if factor and abs(value * factor - answer * FACTORS.get(base, 1.0)) <= NEAR * abs(
-            answer * FACTORS.get(base, 1.0)
-        ):
+        expected = answer * FACTORS.get(base, 1.0)
+        if factor and abs(value * factor - expected) <= NEAR * abs(expected):
             yield (match[0] + behind[:14]).strip()
 
 

@@ -294,10 +294,7 @@ def refused(call):
         (lambda: ours.all_reduce(torch.ones(3, 4).t()), "is not contiguous"),
         (lambda: ours.broadcast(torch.ones(10)[::2]), "stride (2,) is not contiguous"),
         (lambda: ours.all_reduce([1.0]), "tensor is a list"),
-        (
-            lambda: ours.all_reduce(torch.ones(3), "mean"),
-            "op is 'mean', but it must be one of sum, avg, max, min, prod",
-        ),
+        (lambda: ours.all_reduce(torch.ones(3), "mean"), "op is 'mean', but it must be one of sum, avg, max, min,"),
         (lambda: ours.all_reduce(torch.ones(3, dtype=torch.int64), "avg"), "would drop fractions"),
         (lambda: ours.all_reduce(torch.ones(3), algorithm="star"), "algorithm is 'star'"),
         (lambda: ours.broadcast(torch.ones(3), src=7), "src=7 is a global rank outside the group [0, 1]"),

@@ -13,9 +13,8 @@ import pytest
 from tests.notebooks.chapter import FENCE, PAGES, load, source
 
 ROOT = Path(__file__).resolve().parent.parent
-GUIDES = [ROOT / name for name in ("README.md", "TEACHING.md", "CONTRIBUTING.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
-)
+GUIDES = [ROOT / name for name in ("README.md", "TEACHING.md", "CONTRIBUTING.md")]
+GUIDES += sorted((ROOT / "docs").glob("*.md"))
 READ = [*GUIDES, *sorted((ROOT / "solutions").glob("*.ipynb")), *PAGES]
 
 # "16 bytes a parameter", "a process a rank", "once a step": a quantity, "a", and what it is counted for. Days and weeks

@@ -86,13 +86,7 @@ def test_every_command_exists_with_its_options(path):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "make cours",
-        "make course PROT=1",
-        'make quiz ARGS="--mok"',
-        "python -m helpers plan --gpuss 3",
-        "pip install it",
-    ],
+    ["make cours", "make course PROT=1", 'make quiz ARGS="--mok"', "python -m helpers plan --gpus_ 3", "pip install"],
 )
 def test_a_planted_command_is_found(line):
     assert len(wrong_in(line)) == 1

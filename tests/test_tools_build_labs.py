@@ -84,11 +84,10 @@ def test_a_solution_is_left_as_it_was():
 
 
 def test_a_stub_is_indented_as_its_marker():
-    source = (
-        "class A:\n    def f(self):\n        ### BEGIN SOLUTION\n        return 1\n        ### END SOLUTION\n    g = f"
-    )
-    stub = "        # YOUR CODE HERE\n        raise NotImplementedError()"
-    assert lab_of(small(task(source))).cells[0].source == f"class A:\n    def f(self):\n{stub}\n    g = f"
+    before, after = "class A:\n    def f(self):\n", "    g = f"
+    source = f"{before}        ### BEGIN SOLUTION\n        return 1\n        ### END SOLUTION\n{after}"
+    stub = "        # YOUR CODE HERE\n        raise NotImplementedError()\n"
+    assert lab_of(small(task(source))).cells[0].source == f"{before}{stub}{after}"
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

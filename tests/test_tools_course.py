@@ -46,10 +46,7 @@ def test_chapters_lie_on_top_labs_in_their_folder_and_solutions_nowhere(course):
     files = {path.relative_to(course / "work").as_posix() for path in (course / "work").rglob("*") if path.is_file()}
     assert files == {"03_ddp.ipynb", "labs/03_ddp.ipynb", lay_course.MANIFEST}
     assert text(course) == "first notebooks/03_ddp.ipynb"
-
-
-def test_a_second_call_changes_nothing(course):
-    assert {laid.outcome for laid in lay(course).values()} == {"current"}
+    assert {laid.outcome for laid in lay(course).values()} == {"current"}, "a second call changes nothing"
 
 
 def test_an_untouched_copy_follows_the_original(course):

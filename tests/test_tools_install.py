@@ -25,12 +25,8 @@ def choose(wish="auto", *, system="Linux", machine="x86_64", gpu=False):
 
 
 def steps(choice, tmp_path, **changes):
-    settings = {
-        "cpu_index": "https://mirror/cpu",
-        "wheelhouse": tmp_path / "none",
-        "constraints": ROOT / "constraints.txt",
-    }
-    return install.pip_steps(choice, **{**settings, **changes})
+    settings = {"cpu_index": "https://mirror/cpu", "wheelhouse": tmp_path / "none"}
+    return install.pip_steps(choice, **{**settings, "constraints": ROOT / "constraints.txt", **changes})
 
 
 @pytest.mark.parametrize(
@@ -197,9 +193,8 @@ def test_nbval_runs_the_notebooks_where_there_is_no_browser(path, runs_nbval, cl
 
 
 def test_work_is_what_was_typed_and_not_a_clusters_own():
-    said = [
-        make(ROOT, "-n", "course", "SYSTEM=1", *words, WORK="/scratch/ada").stdout for words in ([], ["WORK=~/mine"])
-    ]
+    typed = ([], ["WORK=~/mine"])
+    said = [make(ROOT, "-n", "course", "SYSTEM=1", *words, WORK="/scratch/ada").stdout for words in typed]
     assert "--work '' " in said[0] and "scratch" not in said[0] and said[1].count("--work '~/mine'") == 2
 
 

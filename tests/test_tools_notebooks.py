@@ -42,22 +42,17 @@ def test_an_output_with_nothing_left_goes():
 
 
 def test_notebook_metadata_is_the_same_for_everyone():
-    mine = new_notebook(
-        metadata={
-            "widgets": {"state": 1},
-            "kernelspec": {"name": "my-venv", "display_name": "Mine"},
-            "language_info": {"name": "python", "version": "3.11.7"},
-        }
-    )
+    kernel = {"name": "my-venv", "display_name": "Mine"}
+    info = {"name": "python", "version": "3.11.7"}
+    mine = new_notebook(metadata={"widgets": {"state": 1}, "kernelspec": kernel, "language_info": info})
     assert set(tidied(mine).metadata) == {"kernelspec", "language_info"}
     assert tidied(mine).metadata.kernelspec.name == "python3"
     assert "version" not in tidied(mine).metadata.language_info
 
 
 def test_cell_metadata_keeps_tags_and_nbgrader_and_drops_timing():
-    cell = tidy_cell(
-        tags=["predict"], nbgrader={"grade": True}, execution={"iopub.status.busy": "now"}, collapsed=False
-    )
+    timing = {"iopub.status.busy": "now"}
+    cell = tidy_cell(tags=["predict"], nbgrader={"grade": True}, execution=timing, collapsed=False)
     assert cell.metadata == {"tags": ["predict"], "nbgrader": {"grade": True}}
 
 

@@ -9,25 +9,12 @@ from pathlib import Path
 import pytest
 
 from helpers.learner.course import read_cells
-from tools import lay_course
-from tools.translate import (
-    changed_pairs,
-    files_at,
-    hash_of,
-    left_to_do,
-    main,
-    pairs_of,
-    read_table,
-    stale,
-    table_of,
-    translatable,
-    translated,
-)
+from tools import lay_course, translate
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = [path for folder in ("notebooks", "labs") for path in sorted((ROOT / folder).glob("*.ipynb"))]
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-TABLES = {path: table_of(path, "zh") for path in NOTEBOOKS if table_of(path, "zh").exists()}
+TABLES = {path: translate.table_of(path, "zh") for path in NOTEBOOKS if translate.table_of(path, "zh").exists()}
 FENCE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.DOTALL | re.MULTILINE)
 SAME = {  # what a translation has as its English has it
     "code blocks": FENCE,
@@ -67,9 +54,9 @@ def badly_written(chinese: str) -> list[str]:
 
 @pytest.mark.parametrize(("path", "table"), TABLES.items(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_translation_is_of_todays_english_and_says_the_same(path, table):
-    content, entries = path.read_bytes(), read_table(table)
-    known = translatable(content)
-    old, number = stale(content, entries), table.stem
+    content, entries = path.read_bytes(), translate.read_table(table)
+    known = translate.translatable(content)
+    old, number = translate.stale(content, entries), table.stem
     assert not old, f"stale: {', '.join(old)}. See tools/translate.py --stale {number}, mend, then --hash {number}"
     assert not entries.keys() - known.keys(), "ids of no Markdown cell"
     wrong = {
@@ -141,11 +128,11 @@ NAME = "03_ddp.ipynb"
 def write(root, *texts, table=None):
     """A chapter of Markdown cells a, b, … and its translation."""
     (root / "notebooks" / "zh").mkdir(parents=True, exist_ok=True)
-    cells = [
-        {"cell_type": "markdown", "id": i, "metadata": {}, "source": [t]} for i, t in zip("abc", texts, strict=False)
-    ]
+    named = zip("abc", texts, strict=False)
+    cells = [{"cell_type": "markdown", "id": name, "metadata": {}, "source": [text]} for name, text in named]
     (root / "notebooks" / NAME).write_text(json.dumps({"cells": cells}))
-    lines = [f"{name}:\n  hash: {hash_of(old)}\n  text: |\n    {text}\n" for name, (old, text) in (table or {}).items()]
+    entries = ((name, translate.hash_of(old), text) for name, (old, text) in (table or {}).items())
+    lines = [f"{name}:\n  hash: {old}\n  text: |\n    {text}\n" for name, old, text in entries]
     (root / "notebooks" / "zh" / "03.yaml").write_text("".join(lines))
 
 
@@ -164,8 +151,8 @@ def laid(root, language):
 def test_what_is_stale_or_missing_stays_english_and_is_listed(course):
     assert laid(course, "zh") == ("laid", ["一。", "Two now.", "Three."])
     path = course / "notebooks" / NAME
-    assert stale(path.read_bytes(), read_table(table_of(path, "zh"))) == ["b"]
-    assert not (course / "work" / "zh").exists() and translated(b"no notebook", {}) == b"no notebook"
+    assert translate.stale(path.read_bytes(), translate.read_table(translate.table_of(path, "zh"))) == ["b"]
+    assert not (course / "work" / "zh").exists() and translate.translated(b"no notebook", {}) == b"no notebook"
 
 
 def test_another_language_lays_untouched_copies_again_and_no_others(course):
@@ -183,7 +170,7 @@ def test_another_language_lays_untouched_copies_again_and_no_others(course):
 def test_what_is_left_to_do_shows_the_diff_of_what_is_stale(course, monkeypatch):
     path = course / "notebooks" / NAME
     monkeypatch.setattr("tools.translate._earlier", lambda *_: ["Zero.", "Two."])
-    first, second = left_to_do(path)
+    first, second = translate.left_to_do(path)
     assert "-Two.\n+Two now." in first and second.startswith("c:\n  hash: ")
 
 
@@ -208,24 +195,21 @@ PAIRS = {
 )
 def test_a_pair_whose_english_alone_changed_is_listed(path, old, new):
     now = PAIRS | {path: PAIRS[path].replace(old, new)}
-    assert len(changed_pairs(pairs_of(PAIRS), pairs_of(now))) == 1
+    assert len(translate.changed_pairs(translate.pairs_of(PAIRS), translate.pairs_of(now))) == 1
 
 
-def test_a_pair_that_moved_or_changed_in_both_languages_is_not_listed():
-    now = {
-        "helpers/moved/words.yaml": "line: {en: process, zh: 一个进程}\nother: {en: one, zh: 一}\n",
-        "helpers/other.py": PAIRS["helpers/code.py"],
-    }
-    assert changed_pairs(pairs_of(PAIRS), pairs_of(now)) == []
+BOTH_CHANGED = {"helpers/moved/words.yaml": "line: {en: process, zh: 一个进程}\nother: {en: one, zh: 一}\n"}
+MOVED = {"helpers/other.py": PAIRS["helpers/code.py"]}
+USES_THE_CHINESE_OF_ANOTHER = {"helpers/more.yaml": "new: {en: a single one, zh: 一}\n"}
 
 
-def test_a_new_pair_may_use_the_chinese_of_another():
-    now = PAIRS | {"helpers/more.yaml": "new: {en: a single one, zh: 一}\n"}
-    assert changed_pairs(pairs_of(PAIRS), pairs_of(now)) == []
+@pytest.mark.parametrize("now", [BOTH_CHANGED | MOVED, PAIRS | USES_THE_CHINESE_OF_ANOTHER], ids=["moved", "new"])
+def test_a_pair_that_moved_or_changed_in_both_languages_or_is_new_is_not_listed(now):
+    assert translate.changed_pairs(translate.pairs_of(PAIRS), translate.pairs_of(now)) == []
 
 
 def test_pairs_are_compared_with_a_commit_and_a_missing_commit_is_said(capsys):
     if not (ROOT / ".git").exists():
         pytest.skip("no git checkout")
-    assert len(list(pairs_of(files_at("HEAD")))) > 6000
-    assert main(["--pairs", "0" * 40]) == 0 and "were not compared" in capsys.readouterr().out
+    assert len(list(translate.pairs_of(translate.files_at("HEAD")))) > 6000
+    assert translate.main(["--pairs", "0" * 40]) == 0 and "were not compared" in capsys.readouterr().out
