@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 
-from helpers.collectives import ring_all_reduce
 from helpers.commands.rehearse import rehearse
 from helpers.grading import grade, task_of
 from helpers.grading.collectives.cost import CostQuestion, is_close_number
@@ -17,7 +14,7 @@ from helpers.grading.kit.messages import RETURNED, worlds_of_calls
 from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
 from tests.grading.known_mistakes import repeated
-from tests.grading.submissions import Submission, cells_of
+from tests.grading.submissions import cells_of
 
 
 @pytest.mark.parametrize(
@@ -123,11 +120,3 @@ def test_the_ring_of_the_solution_also_runs_by_nccls_rules():
     functions = "\n".join(cells[f"01.{name}"] for name in ("shift", "all_to_all", "reduce_scatter", "all_reduce"))
     report = rehearse(GPU_JOB.format(functions=functions), nproc=2)
     assert [one.label.en for one in report.findings if one.is_mistake] == []
-
-
-def test_the_core_of_chapter_01_alone_passes_the_check_of_the_lab(passing):
-    """The chapter shows this file, so a learner may copy it as it is."""
-    text = inspect.getsource(inspect.getmodule(ring_all_reduce)) + "\n\nall_reduce = ring_all_reduce\n"
-    answer = Submission(lab="01_collectives", name="core", task="01.all_reduce", write=lambda: text, alone=True)
-    verdict = passing(answer, worlds=(1, 2, 3))
-    assert verdict.passed, verdict.text()
