@@ -34,14 +34,8 @@ HAS_THEME = """light => document.body.dataset.jpThemeLight === String(light)
 def window(executable: str, folder: Path) -> Iterator[BrowserContext]:
     """Debian's Chromium with a fresh profile in `folder`; nothing is downloaded."""
     with sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            folder,
-            executable_path=executable,
-            headless=True,
-            args=ARGUMENTS,
-            viewport=VIEWPORT,
-            service_workers="block",
-        )
+        how = {"executable_path": executable, "headless": True, "args": ARGUMENTS, "viewport": VIEWPORT}
+        context = driver.chromium.launch_persistent_context(folder, service_workers="block", **how)
         yield context
         context.close()
 

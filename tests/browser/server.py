@@ -63,9 +63,8 @@ def serve(folder: Path) -> Iterator[Lab]:
     command += ["--expose-app-in-browser", "--JupyterNotebookApp.expose_app_in_browser=True"]
     command += [f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0", *UNUSED]
     with open(log, "w") as output:
-        server = subprocess.Popen(
-            command, cwd=work, env=_private(folder), stdout=output, stderr=output, start_new_session=True
-        )
+        streams = {"stdout": output, "stderr": output}
+        server = subprocess.Popen(command, cwd=work, env=_private(folder), start_new_session=True, **streams)
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, log)
         yield Lab(f"http://127.0.0.1:{port}", token, work)

@@ -14,9 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTER_LIMIT = 700  # seconds; chapter 03 has 90 on a free machine, and 270 beside eight other people's tests
 SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewer is an anywidget, without that class
-DRAWN = (
-    ":is(svg, canvas, progress, button, p[aria-live]):visible"  # a quiz has buttons; who has not guessed, a sentence
-)
+# A quiz has buttons, and who has not guessed reads a sentence.
+DRAWN = ":is(svg, canvas, progress, button, p[aria-live]):visible"
 # In the kernel, where ipywidgets keeps all views: what is wrongly asked, and what did not come out as declared.
 WRONG = """[said for one in __import__("gc").get_objects() if type(one).__name__ in ("GuessView", "RevealView")
  if (said := one.question.wrong if type(one).__name__ == "GuessView" else one.wrong)]"""

@@ -61,12 +61,10 @@ while not seen.exists() and time.monotonic() < end:
 CELLS = {
     "setup": SETUP,
     "folded": 'quiz(form="folded", topics="ddp")',
-    "folded-zh": 'quiz(form="folded", topics="ddp", language="zh")',
     "choice": 'quiz(form="choice", topics="collectives")',
     "number": 'quiz(form="number", topics="collectives")',
     "damaged": 'bad = fresh(); bad.write_text("torn"); quiz(path=bad)',
     "mock": "interview = mock(); interview",
-    "mock-zh": 'mock(language="zh", seed=2)',
     "submit": "interview.submit(False)",
     "submit-right": "interview.submit(True)",
     "clock": "clock = Clock(minutes=15); clock.begin()",
@@ -127,15 +125,6 @@ def test_a_folded_card_is_answered_by_keyboard_alone(notebook):
     output.get_by_text("Asked 1, right 1").wait_for()
     output.locator(".rr-question", has_not_text=question).wait_for()
     output.get_by_role("button", name="Show the answer").wait_for()
-
-
-def test_a_folded_card_in_chinese(notebook):
-    output = shown(notebook, "folded-zh")
-    press(output, "看答案")
-    output.get_by_text("30 秒回答").wait_for()
-    for summary in output.locator("summary").all():
-        summary.click()
-    notebook.pictures("quiz-answer-zh", output)
 
 
 def test_one_of_several_is_chosen(notebook):
@@ -202,23 +191,6 @@ def test_a_mock_interview_from_begin_to_sheet(notebook):
     output.get_by_text("Saved as mock-interview.md").wait_for()
 
 
-def test_a_mock_interview_in_chinese(notebook):
-    output = shown(notebook, "mock-zh")
-    press(output, "开始")
-    output.get_by_text("第 1 题，共 5 题").wait_for()
-    press(output, "看答案")
-    notebook.pictures("mock-answer-zh", output)
-    press(output, "吃力")
-    for number in range(2, 6):
-        output.get_by_text(f"第 {number} 题").wait_for()
-        press(output, "跳过")
-    output.get_by_text("评判标准").wait_for()
-    notebook.pictures("mock-drill-zh", output)
-    press(output, "到此结束")
-    output.get_by_role("heading", name="模拟面试").wait_for()
-    notebook.pictures("mock-sheet-zh", output)
-
-
 RATED = {"en": ("good", "hard", "easy", "again", "good"), "zh": ("想起来了", "吃力", "很轻松", "忘了", "想起来了")}
 SAID = {  # the buttons; what is said of a wrong answer and of a right one; the sheet's title
     "en": ("Begin", "Show the answer", "not yet", "in time", "Mock interview"),
@@ -252,9 +224,8 @@ def test_the_clock_counts_down_while_the_kernel_works(notebook):
     time.filter(has_text=re.compile(r"1[45]:\d\d")).wait_for()
     notebook.start("busy")
     first = time.text_content()  # also while the cell is scrolled away, where JupyterLab hides it
-    notebook.page.wait_for_function(
-        "([node, text]) => node.textContent !== text", arg=[time.element_handle(), first], timeout=30_000
-    )
+    moves = "([node, text]) => node.textContent !== text"
+    notebook.page.wait_for_function(moves, arg=[time.element_handle(), first], timeout=30_000)
     assert not notebook.is_done("busy") and re.fullmatch(r"1[45]:\d\d", first)
     Path(notebook.printed("busy").strip()).touch()
     notebook.wait("busy")
