@@ -33,14 +33,8 @@ def settings(lab_03):
 
     def made(folder, **more) -> GradingSettings:
         private = tuple(str(path) for path in (*(isolation.ROOT / name for name in folders_with_answers()), folder))
-        own = {
-            "labs": (lab_03,),
-            "seed": 11,
-            "isolation_level": isolation.strictest_available(),
-            "limits": LIMITS,
-            "private": private,
-        }
-        return GradingSettings(**own | more)
+        own = {"labs": (lab_03,), "seed": 11, "limits": LIMITS, "private": private}
+        return GradingSettings(**own | {"isolation_level": isolation.strictest_available()} | more)
 
     return made
 

@@ -49,26 +49,6 @@ def hostile(what: str, says: str, passes: bool) -> Callable:
     return add
 
 
-def source(what: str, says: str, uses: str = "x") -> Callable:
-    """Adds a function that returns the source of a cell of the learner's own, at the beginning.
-
-    uses: a name in it. Every answer mentions this name, so that the cell belongs to every task.
-    """
-
-    def add(make: Callable[[], str]) -> Callable:
-        def make_notebook(name: str, folder: Path) -> None:
-            notebook = solved()
-            for cell in filter(is_answer, notebook["cells"]):
-                cell["source"] = source_of(cell) + f"\nif False:\n    {uses}\n"
-            notebook["cells"].insert(0, code(make()))
-            save(name, folder, notebook)
-
-        HOSTILE[make.__name__] = Hostile(what=what, make=make_notebook, says=says, passes=PASSES)
-        return make
-
-    return add
-
-
 def is_answer(cell: dict) -> bool:
     return cell["cell_type"] == "code" and bool(cell["metadata"].get("nbgrader", {}).get("solution"))
 
@@ -119,51 +99,6 @@ def statements_in_the_answer(name: str, folder: Path) -> None:
     save(name, folder, notebook)
 
 
-@source("50,000 minus signs", "nested too deeply")
-def nested_signs() -> str:
-    return "x = " + "-" * 50_000 + "1"
-
-
-@source("5,000 opening brackets", "a syntax error")
-def nested_brackets() -> str:
-    return "x = " + "(" * 5_000 + ")" * 5_000
-
-
-@source("a sum of 20,000 numbers", "nested")
-def nested_sum() -> str:
-    return "x = " + "+".join(["1"] * 20_000)
-
-
-@source("150 calls in each other, around a list of 20,000 texts", "nested more than 100 deep")
-def nested_calls() -> str:
-    return "x = " + "print(" * 150 + "[" + "'passed ranks'," * 6_000 + "]" + ")" * 150
-
-
-@source("45 calls of print in each other, around a list of 9,000 texts", "")
-def nested_prints() -> str:
-    return "x = " + "print(" * 45 + "[" + "'', " * 9_000 + "]" + ")" * 45
-
-
-@source("20,000 attributes of attributes", "nested")
-def nested_attributes() -> str:
-    return "import torch\nx = torch" + ".nn" * 20_000
-
-
-@source("lambdas in the defaults of lambdas", "nested")
-def nested_lambdas() -> str:
-    return "x = " + "lambda a=" * 3_000 + "1" + ": 1" * 3_000
-
-
-@source("f-strings in each other", "", "x")
-def nested_f_strings() -> str:
-    return "\n".join("x = f\"\"\"{f'''{f\"{f'{1}'}\"}'''}\"\"\"" for _ in range(2_000))
-
-
-@source("4,000 aliases, each an attribute of the one before", "", "a3999")
-def chain_of_aliases() -> str:
-    return "import torch\na0 = torch\n" + "".join(f"a{n} = a{n - 1}.{'nn' * 5}\n" for n in range(1, 4_000))
-
-
 @hostile("2,000 functions that call each other, in the answer cell", "", PASSES)
 def functions_that_call_each_other(name: str, folder: Path) -> None:
     notebook, count = solved(), 2_000
@@ -173,49 +108,52 @@ def functions_that_call_each_other(name: str, folder: Path) -> None:
     save(name, folder, notebook)
 
 
-@source("10,000 decorators of one function", "", "h")
-def decorators() -> str:
-    return "def same(f):\n    return f\n" + "@same\n" * 10_000 + "def h():\n    pass\n"
+# A cell of the learner's own at the beginning: what it is, what its row says, a name in it, and its source. Every
+# answer mentions the name, so that the cell belongs to every task.
+SOURCES = {
+    "nested_signs": ("50,000 minus signs", "nested too deeply", "x", lambda: "x = " + "-" * 50_000 + "1"),
+    "nested_brackets": ("5,000 opening brackets", "a syntax error", "x", lambda: "x = " + "(" * 5_000 + ")" * 5_000),
+    "nested_sum": ("a sum of 20,000 numbers", "nested", "x", lambda: "x = " + "+".join(["1"] * 20_000)),
+    "nested_calls": ("150 calls in each other, around a list of 20,000 texts", "nested more than 100 deep", "x",
+        lambda: "x = " + "print(" * 150 + "[" + "'passed ranks'," * 6_000 + "]" + ")" * 150),
+    "nested_prints": ("45 calls of print in each other, around a list of 9,000 texts", "", "x",
+        lambda: "x = " + "print(" * 45 + "[" + "'', " * 9_000 + "]" + ")" * 45),
+    "nested_attributes": ("20,000 attributes of attributes", "nested", "x",
+        lambda: "import torch\nx = torch" + ".nn" * 20_000),
+    "nested_lambdas": ("lambdas in the defaults of lambdas", "nested", "x",
+        lambda: "x = " + "lambda a=" * 3_000 + "1" + ": 1" * 3_000),
+    "nested_f_strings": ("f-strings in each other", "", "x",
+        lambda: "\n".join("x = f\"\"\"{f'''{f\"{f'{1}'}\"}'''}\"\"\"" for _ in range(2_000))),
+    "chain_of_aliases": ("4,000 aliases, each an attribute of the one before", "", "a3999",
+        lambda: "import torch\na0 = torch\n" + "".join(f"a{n} = a{n - 1}.{'nn' * 5}\n" for n in range(1, 4_000))),
+    "decorators": ("10,000 decorators of one function", "", "h",
+        lambda: "def same(f):\n    return f\n" + "@same\n" * 10_000 + "def h():\n    pass\n"),
+    "decorators_in_decorators": ("a decorator that decorates itself without end", "", "h",
+        lambda: "@" + "(lambda f: " * 90 + "1" + ")" * 90 + "\ndef h():\n    pass\n"),
+    "long_line": ("a line of 99,000 characters", "", "x", lambda: "x = [" + "1," * 40_000 + "]"),
+    "long_line_of_operators": ("a line with 9,000 operators", "", "h",
+        lambda: "def h(a):\n    return [" + "a - 1, " * 9_000 + "]"),
+    "huge_decimal": ("a whole number of 10,000 digits", "a syntax error", "x", lambda: "x = " + "9" * 10_000),
+    "huge_hexadecimal": ("a whole number of 90,000 hexadecimal digits", "", "h",
+        lambda: "def h():\n    return 0x" + "f" * 90_000),
+    "huge_text": ("a text that joins 20,000 texts with one of 40,000 characters", "", "x",
+        lambda: "x = '" + "s" * 40_000 + "'.join([" + "'a', " * 10_000 + "])"),
+    "huge_cell": ("a cell of 3 MB", "characters, more than 100,000", "x", lambda: "x = 1\n" * 500_000),
+    "magics": ("50,000 lines with magics", "more than 5,000 statements", "x", lambda: "%time x\n" * 12_000),
+}  # fmt: skip
 
 
-@source("a decorator that decorates itself without end", "", "h")
-def decorators_in_decorators() -> str:
-    return "@" + "(lambda f: " * 90 + "1" + ")" * 90 + "\ndef h():\n    pass\n"
+def make_with_source(name: str, folder: Path) -> None:
+    *_, uses, make = SOURCES[name]
+    notebook = solved()
+    for cell in filter(is_answer, notebook["cells"]):
+        cell["source"] = source_of(cell) + f"\nif False:\n    {uses}\n"
+    notebook["cells"].insert(0, code(make()))
+    save(name, folder, notebook)
 
 
-@source("a line of 99,000 characters", "")
-def long_line() -> str:
-    return "x = [" + "1," * 40_000 + "]"
-
-
-@source("a line with 9,000 operators", "", "h")
-def long_line_of_operators() -> str:
-    return "def h(a):\n    return [" + "a - 1, " * 9_000 + "]"
-
-
-@source("a whole number of 10,000 digits", "a syntax error")
-def huge_decimal() -> str:
-    return "x = " + "9" * 10_000
-
-
-@source("a whole number of 90,000 hexadecimal digits", "", "h")
-def huge_hexadecimal() -> str:
-    return "def h():\n    return 0x" + "f" * 90_000
-
-
-@source("a text that joins 20,000 texts with one of 40,000 characters", "")
-def huge_text() -> str:
-    return "x = '" + "s" * 40_000 + "'.join([" + "'a', " * 10_000 + "])"
-
-
-@source("a cell of 3 MB", "characters, more than 100,000")
-def huge_cell() -> str:
-    return "x = 1\n" * 500_000
-
-
-@source("50,000 lines with magics", "more than 5,000 statements")
-def magics() -> str:
-    return "%time x\n" * 12_000
+for _name, (_what, _says, *_) in SOURCES.items():
+    HOSTILE[_name] = Hostile(what=_what, make=make_with_source, says=_says, passes=PASSES)
 
 
 # -- files that are no notebook, or hardly one -------------------------------------------------------------------------

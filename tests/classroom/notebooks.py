@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from helpers.classroom import cli, isolation, labs
+from helpers.classroom.grade import ClassState, GradingSettings, grade_all, open_state
 from helpers.classroom.isolation import ROOT
+from helpers.classroom.results import GradedSubmission
+from helpers.classroom.submissions import find_submissions
 from tests.grading.submissions import TESTS
 
 # What the command needs on a machine that cannot isolate a process.
@@ -57,6 +60,13 @@ def handed_in(answers: Mapping[str, str], *, only: bool = True, more: tuple[str,
     return notebook | {"cells": kept + extra}
 
 
+def graded(folder: Path, settings: GradingSettings, out: Path) -> tuple[list[GradedSubmission], ClassState]:
+    """What the submissions of a folder earn, graded two at a time, and the state of the run."""
+    state = open_state(out, seed=11)
+    results = grade_all(find_submissions([folder]), settings, state, jobs=2, on_graded=lambda *_: None)
+    return results, state
+
+
 def write(path: Path, notebook: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(notebook), encoding="utf-8")
@@ -78,9 +88,7 @@ BAD = {
     "forks": {"03.average": "import os\ndef average_gradients(model):\n    while True: os.fork()"},
     "forks_in_a_cell": {"03.average": "import os\nwhile True: os.fork()"},
     "all_memory": {"03.average": "kept = []\ndef average_gradients(model):\n    while True: kept.append(b'x' * 10**8)"},
-    "deletes_files": {
-        "03.average": "import shutil\nshutil.rmtree('VICTIM', ignore_errors=True)\n" + AVERAGE,
-    },
+    "deletes_files": {"03.average": "import shutil\nshutil.rmtree('VICTIM', ignore_errors=True)\n" + AVERAGE},
     "exits_in_a_cell": {"03.start": "import os\nos._exit(0)", "03.average": AVERAGE},
     "silent": {"03.average": "import time\ndef average_gradients(model):\n    time.sleep(10**6)"},
 }

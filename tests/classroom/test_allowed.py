@@ -52,9 +52,8 @@ def is_hidden(path: Path, package: Path = PACKAGE) -> bool:
 
 def test_of_the_courses_files_those_of_the_allowed_modules_are_seen():
     files = {path: is_hidden(path) for path in sorted(PACKAGE.rglob("*.py"))}
-    assert {module_of(path) for path, hidden in files.items() if not hidden} == {
-        module for module in map(module_of, files) if is_in_sandbox(module)
-    }
+    seen = {module_of(path) for path, hidden in files.items() if not hidden}
+    assert seen == set(filter(is_in_sandbox, map(module_of, files)))
     touched = {path.split("/")[1] for path in hidden_paths()}
     assert {path.name for path in PACKAGE.iterdir()} - touched == {"__init__.py", "classroom", "devices", "ranks"}
 
@@ -112,9 +111,8 @@ def test_nothing_is_left_in_memory_but_the_allowed_modules_and_what_the_ranks_ru
     assert not [(home, name) for home, name in strange if not is_within(home, own)]
     assert not [name for home, name in strange if home == "helpers.grading.kit.comparisons" or name.startswith("judge")]
     strange = [name for name in modules if name.startswith("helpers.") and not is_in_sandbox(name)]
-    assert not [
-        name for name in strange if not is_within(name, own) and name not in ("helpers.grading", "helpers.schedules")
-    ]
+    parents = {"helpers.grading", "helpers.schedules"}
+    assert not [name for name in strange if not is_within(name, own) and name not in parents]
     assert any(home == "helpers.grading.run_on_ranks" for home, _ in functions)
 
 
@@ -135,14 +133,14 @@ def test_a_package_of_the_course_is_flagged_listed_or_not(name, lab_03):
 
 
 def test_every_module_of_the_course_is_forbidden_but_those_that_labs_import():
-    assert [name for name in [*every_module(), NEW] if not why_forbidden(name, "03")] == [
-        name for name in every_module() if name in ALLOWED_IN_ANSWERS
-    ]
+    allowed = [name for name in [*every_module(), NEW] if not why_forbidden(name, "03")]
+    assert allowed == [name for name in every_module() if name in ALLOWED_IN_ANSWERS]
 
 
-@pytest.mark.parametrize(
-    ("given", "is_flagged"), [(NEW, True), ("helpers.chapters.ddp", True), ("helpers.draw", False)]
-)
+IMPORTED = {NEW: True, "helpers.chapters.ddp": True, "helpers.draw": False}
+
+
+@pytest.mark.parametrize(("given", "is_flagged"), IMPORTED.items())
 def test_what_the_labs_own_cell_imports_is_flagged_unless_it_is_for_pictures(given, is_flagged, lab_03):
     more = (*lab_03.setup_cells, ("more", f"from {given} import picture as show"))
     lab = LabNotebook(**{name: getattr(lab_03, name) for name in lab_03.__dataclass_fields__} | {"setup_cells": more})
@@ -219,10 +217,8 @@ def reached_in_sandbox():
     return reached
 
 
-STAYS = {
-    "helpers.ranks.wire",
-    "helpers.grading.run_on_ranks",
-}  # the ranks run these, so a cheat that names them is flagged
+# The ranks run these, so a cheat that names them is flagged.
+STAYS = {"helpers.ranks.wire", "helpers.grading.run_on_ranks"}
 
 
 @needs_namespaces

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.classroom.grade import grade_all, open_state
 from helpers.classroom.program import program_of
 from helpers.classroom.scan import scan
-from helpers.classroom.submissions import find_submissions
 from tests.classroom import notebooks
 from tests.grading.fresh import fresh
 from tests.grading.submissions import Submission, name_of
@@ -42,10 +40,7 @@ def points(tmp_path_factory, settings):
     for one in unseen:
         notebooks.write(folder / f"{one.name}.ipynb", notebooks.handed_in({one.task: one.text}))
     labs = tuple(notebooks.lab_of(key) for key in {one.lab: one.task for one in unseen}.values())
-    state = open_state(folder.parent / "out-cheats", seed=11)
-    results = grade_all(
-        find_submissions([folder]), settings(folder, labs=labs), state, jobs=2, on_graded=lambda *_: None
-    )
+    results, _ = notebooks.graded(folder, settings(folder, labs=labs), folder.parent / "out-cheats")
     return {one.learner: (one.points, [flag for task in one.tasks for flag in task.flags]) for one in results}
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.classroom import cli, grade, labs, reader, similarity
-from helpers.classroom.grade import grade_all, grade_one, open_state
+from helpers.classroom.grade import grade_one, open_state
 from helpers.classroom.reports import report_html, terminal_table, write_tables
 from helpers.classroom.results import AnswerPieces, Flag, GradedSubmission, GradedTask, cleaned
 from helpers.classroom.submissions import UnreadableNotebook, find_submissions, read_bytes
@@ -136,9 +136,7 @@ def test_a_trick_earns_nothing_and_costs_no_other_row(tmp_path, settings, lab_03
         hostile.write(name, folder)
     notebooks.write(folder / "right.ipynb", notebooks.handed_in({"03.average": notebooks.AVERAGE}))
     own = settings(folder, labs=(labs.lab_with_task(lab_03, "03.average"),))
-    state = open_state(tmp_path / "out", 11)
-    results = grade_all(find_submissions([folder]), own, state, jobs=2, on_graded=lambda *_: None)
-    rows = {one.learner: one for one in results}
+    rows = {one.learner: one for one in notebooks.graded(folder, own, tmp_path / "out")[0]}
     assert rows["right"].points == 2 and len(rows) == 41
     for name, one in HOSTILE.items():
         assert rows[name].points == (2 if one.passes else 0), (name, rows[name])

@@ -27,6 +27,12 @@ def test_plain_data_comes_as_it_went(pair):
     assert torch.equal(got.pop("t"), value.pop("t")) and got == value
 
 
+def packed(value) -> bytes:
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
 class Evil:
     def __reduce__(self):
         return print, ("unpickled",)
@@ -36,11 +42,8 @@ class Evil:
     "value", [Evil(), {"x": Evil()}, {1, 2}, 2**70, torch.zeros(3).to_sparse(), torch.zeros(1).expand(10**9)]
 )
 def test_anything_else_is_refused_and_never_run(value, capsys):
-    with io.BytesIO() as file:
-        torch.save(value, file)
-        body = file.getvalue()
     with pytest.raises(messages.InvalidMessage):
-        messages.decode_message(body)
+        messages.decode_message(packed(value))
     assert "unpickled" not in capsys.readouterr().out
 
 
@@ -48,11 +51,8 @@ def test_a_list_that_grows_when_it_is_printed_is_refused():
     value = ["x"]
     for _ in range(40):
         value = [value, value]
-    with io.BytesIO() as file:
-        torch.save(value, file)
-        body = file.getvalue()
     with pytest.raises(messages.InvalidMessage, match="too many pieces"):
-        messages.decode_message(body)
+        messages.decode_message(packed(value))
 
 
 def test_an_answer_packed_tightly_is_refused_before_it_is_unpacked():

@@ -38,17 +38,11 @@ from tests.classroom import notebooks
 from tests.timing import assert_one_of_three_is_within
 
 HINT = "all_reduce adds up. For the mean, divide by the number of ranks."
+START = GradedTask(key="03.start", state="passed", points=1.0, max_points=1.0, text="03.start  passed")
+AVERAGE = GradedTask(key="03.average", state="failed", points=0.0, max_points=2.0, mistake="sum_for_mean", hint=HINT)
+WRITTEN = WrittenAnswer(grade_id="explain", max_points=3.0, text="Because <b>1/28</b>.")
 ADA = GradedSubmission(
-    learner="ada",
-    file="ada.ipynb",
-    digest="1",
-    lab="03_ddp",
-    tasks=(
-        GradedTask(key="03.start", state="passed", points=1.0, max_points=1.0, text="03.start  passed"),
-        GradedTask(key="03.average", state="failed", points=0.0, max_points=2.0, mistake="sum_for_mean", hint=HINT),
-    ),
-    written=(WrittenAnswer(grade_id="explain", max_points=3.0, text="Because <b>1/28</b>."),),
-    seconds=3.0,
+    learner="ada", file="ada.ipynb", digest="1", lab="03_ddp", tasks=(START, AVERAGE), written=(WRITTEN,), seconds=3.0
 )
 FLAG = Flag(key="03.start", location="cell start, line 4", reason="it uses the network (socket)", certainty="certain")
 FLAGGED = (replace(ADA.tasks[0], flags=(FLAG,)), ADA.tasks[1])
@@ -109,9 +103,8 @@ def test_three_thousand_flags_are_counted_and_the_first_are_named(tmp_path):
     flags = [replace(FLAG, location=f"cell start, line {line}") for line in range(1, 3_001)]
     kept, more = kept_flags(flags, 100)
     one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=kept), ADA.tasks[1]), more_flags=more)
-    assert flags_summary(flags_of(one), more) == (
-        "3,000 certain (start:1, start:2, start:3, start:4, start:5, start:6 and 2,994 more)"
-    )
+    summary = "3,000 certain (start:1, start:2, start:3, start:4, start:5, start:6 and 2,994 more)"
+    assert flags_summary(flags_of(one), more) == summary
     text = report(one)
     assert text.count("it uses the network") < 50 and "and 2,980 more flags" in text
     assert len(reports.terminal_table([one], {})) < 400
@@ -158,10 +151,8 @@ def test_similar_answers_stand_side_by_side_and_accuse_nobody():
 
 
 def test_words_are_sorted_by_question_and_stand_with_their_learner_too():
-    first, second = (
-        WrittenAnswer(grade_id="explain", max_points=3, text="First."),
-        WrittenAnswer(grade_id="why", max_points=2, text="Second."),
-    )
+    first = WrittenAnswer(grade_id="explain", max_points=3, text="First.")
+    second = WrittenAnswer(grade_id="why", max_points=2, text="Second.")
     silent = WrittenAnswer(grade_id="why", max_points=2, text=" YOUR ANSWER HERE")
     text = report(replace(ADA, written=(first, second)), replace(BOB, written=(first, silent)))
     by_hand, verdicts = text.split("<h2>Verdicts</h2>")
@@ -173,9 +164,8 @@ def test_words_are_sorted_by_question_and_stand_with_their_learner_too():
 
 def test_the_terminal_shows_one_table():
     wide = replace(ADA, learner="张伟\x1b[2J")
-    head, ada, bob, other = reports.terminal_table(
-        [ADA, BOB, wide], {"ada": {"03.start": 1, "03.average": 6}}
-    ).splitlines()
+    attempts = {"ada": {"03.start": 1, "03.average": 6}}
+    head, ada, bob, other = reports.terminal_table([ADA, BOB, wide], attempts).splitlines()
     assert head.split() == ["learner", "points", "start", "average", "attempts", "flags"]
     assert ada.split() == ["ada", "1/3", "✓", "✗", "7", "–"]
     assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 certain (start:4)")
@@ -220,14 +210,8 @@ def test_what_is_graded_is_not_graded_again_unless_the_file_changed(tmp_path, se
 
     def run() -> list[str]:
         told.clear()
-        again = open_state(state.path.parent, None)
-        grade_all(
-            find_submissions([folder]),
-            settings(folder),
-            again,
-            jobs=2,
-            on_graded=lambda one, *_: told.append(one.learner),
-        )
+        again, submissions = open_state(state.path.parent, None), find_submissions([folder])
+        grade_all(submissions, settings(folder), again, jobs=2, on_graded=lambda one, *_: told.append(one.learner))
         return sorted(told)
 
     assert run() == ["ada", "bob"]

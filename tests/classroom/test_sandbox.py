@@ -32,9 +32,8 @@ def run(isolation_level: str, code: str, home: str, **more) -> subprocess.Comple
     """A Python with this code in the sandbox."""
     inside = "/tmp/learner" if isolation_level == "namespaces" else home
     lifeline, ours = os.pipe()
-    argument = isolation.launcher_config(
-        isolation_level, [python_for(isolation_level), "-c", code], lifeline=lifeline, home=inside, **more
-    )
+    python = [python_for(isolation_level), "-c", code]
+    argument = isolation.launcher_config(isolation_level, python, lifeline=lifeline, home=inside, **more)
     command = [sys.executable, "-I", str(isolation.LAUNCHER), argument]
     try:
         return subprocess.run(command, pass_fds=[lifeline], capture_output=True, text=True, timeout=60)
@@ -230,9 +229,8 @@ def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, isolatio
     inside = "/tmp/learner" if isolation_level == "namespaces" else home
     lifeline, ours = os.pipe()
     argument = isolation.launcher_config(isolation_level, [sys.executable, "-c", code], lifeline=lifeline, home=inside)
-    process = subprocess.Popen(
-        [sys.executable, "-I", str(isolation.LAUNCHER), argument], pass_fds=[lifeline], stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-I", str(isolation.LAUNCHER), argument]
+    process = subprocess.Popen(command, pass_fds=[lifeline], stderr=subprocess.DEVNULL)
     os.close(lifeline)
     ended, reasons = threading.Event(), []
 

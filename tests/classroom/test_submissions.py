@@ -139,11 +139,9 @@ def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, 
         progress.record("check", key, False, path=tmp_path / file)
     (found,) = find_submissions([tmp_path])
     assert (found.progress, found.notes) == (tmp_path / file, ())
-    tasks = tuple(
-        GradedTask(key=key, state="failed", points=0, max_points=1) for key in ("03.start", "03.average", "03.sampler")
-    )
-    result = GradedSubmission(learner=found.learner, file="", tasks=tasks)
     told = {"03.start": 1, "03.average": 2, "03.sampler": 0}
+    tasks = tuple(GradedTask(key=key, state="failed", points=0, max_points=1) for key in told)
+    result = GradedSubmission(learner=found.learner, file="", tasks=tasks)
     attempts = attempts_by_learner([found], [result], settings(tmp_path))
     assert attempts == {found.learner: told} and attempts_summary(told) == "3"
 

@@ -44,11 +44,8 @@ def changed(kind, code=CODE) -> dict[int, list[tuple[str, str]]]:
 
 
 def test_a_line_goes_only_where_every_name_keeps_a_meaning():
-    assert changed(deletions) == {
-        4: [("work.wait()", "")],
-        6: [("total /= size", "")],
-        14: [("send(total, right)", "")],
-    }
+    gone = {4: "work.wait()", 6: "total /= size", 14: "send(total, right)"}
+    assert changed(deletions) == {line: [(text, "")] for line, text in gone.items()}
 
 
 def test_what_an_object_sets_of_itself_stays():
@@ -104,9 +101,8 @@ def fake(monkeypatch):
         sources = [cell["source"] for cell in cells_of(submission.path.read_bytes())[0]]
         ran.append((asked.key, sources))
         is_same = any("all_reduce(parameter.grad)" in one and "/= dist" in one for one in sources)
-        graded = GradedTask(
-            key=asked.key, state="passed" if is_same else "failed", points=0, max_points=1, text="it fails <b>"
-        )
+        state = "passed" if is_same else "failed"
+        graded = GradedTask(key=asked.key, state=state, points=0, max_points=1, text="it fails <b>")
         return GradedSubmission(learner=submission.learner, file="", tasks=(graded,))
 
     def run_plain_case(submission, settings, key, size):
