@@ -132,3 +132,30 @@ def test_a_step_is_late_when_one_rank_is():
     assert late_share(0.1, 1) == pytest.approx(0.1)
     assert late_share(0.5, 2) == 0.75
     assert late_share(0.0, 64) == 0.0 and late_share(1.0, 64) == 1.0
+
+
+def test_the_noise_scale_of_known_gradients_is_found_without_bias():
+    """Gradients of mean 0.3 in each of 50 directions and variance 4: S / G . G is 200 / 4.5."""
+    draw = np.random.default_rng(0)
+    samples = draw.normal(0.3, 2.0, size=(400, 64, 50))
+    squares = [(samples.reshape(-1, size, 50).mean(axis=1) ** 2).sum(axis=1) for size in (8, 64)]
+    found = noise_scale(8, 64, *squares)
+    assert found.noise == pytest.approx(200, rel=0.03)
+    assert found.batch == pytest.approx(200 / 4.5, rel=0.1)
+
+
+def test_gradients_without_a_mean_have_no_noise_scale():
+    drowned = noise_scale(1, 4, [4.0], [0.9])
+    assert drowned.signal < 0 and drowned.batch != drowned.batch
+    assert "cannot be told from 0" in repr(drowned)
+
+
+def test_the_critical_batch_is_found_from_the_steps_of_several_batches():
+    batches = (8, 32, 128, 512)
+    steps = [100 * (1 + 60 / batch) for batch in batches]
+    assert critical_batch(batches, steps) == pytest.approx(60)
+
+
+def test_the_learning_rate_grows_with_the_batch_or_with_its_root():
+    assert scaled_lr(0.1, 1024, 256) == pytest.approx(0.4)
+    assert scaled_lr(0.1, 1024, 256, "sqrt") == pytest.approx(0.2)

@@ -53,15 +53,6 @@ def test_recomputing_blocks_sends_their_forward_again():
     assert again.payload_bytes() - plain.payload_bytes() == TINY.num_layers * 2 * STREAM
 
 
-def test_on_a_link_an_all_gather_counts_the_gathered_tensor():
-    link = Link(latency=0.0, bandwidth=1e6)
-    plans = [Plan(tp=2, sequence_parallel=sp) for sp in (False, True)]
-    plain, cut = (tensor_parallel_traffic(TINY, plan, batch=BATCH, link=link) for plan in plans)
-    assert plain.events[0].end == pytest.approx(2 * 1 / 2 * STREAM / 1e6)
-    gather = next(event for event in cut.events if event.op == "all_gather")
-    assert gather.end - gather.start == pytest.approx(1 / 2 * STREAM / 1e6)
-
-
 @pytest.mark.parametrize(
     ("model", "plan", "batch", "words"),
     [

@@ -67,11 +67,6 @@ def test_a_unit_is_padded_to_equal_parts():
     assert padding_elements(odd, units, world_size=4) == 1 + 1
 
 
-def test_on_a_link_the_operations_follow_each_other():
-    log = zero_traffic([1000], stage=1, world_size=2, link=Link(latency=0.0, bandwidth=1e6))
-    assert [(event.start, event.end) for event in log.events] == [(0, 0.002), (0.002, 0.004)]
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
