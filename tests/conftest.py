@@ -9,11 +9,15 @@ import os
 import signal
 import time
 
+import cloudpickle
 import pytest
+
+import tests
 
 # Before torch is loaded, and for every process that a test starts: its threads sleep while they wait for each other. By
 # default they spin, and beside a second worker and its ranks a small model then trains ten times as slowly.
 os.environ["OMP_WAIT_POLICY"] = "passive"
+cloudpickle.register_pickle_by_value(tests)  # with all modules below it: a rank cannot import the file of a test
 os.environ["RANKS_LANGUAGE"] = "en"  # whatever the one who runs the tests has chosen to read
 # Two workers take a file each, so the longest ones come first; they end together if the last ones are short.
 FIRST = (

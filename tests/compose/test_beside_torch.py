@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 
@@ -14,8 +11,6 @@ from helpers.observe.equality import assert_equal
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import Case
 from tests.compose.training import ADAMW, NO_GRADIENT, batches
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PAIRS = [
     Plan(dp=2, tp=2, zero=3),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -16,8 +14,6 @@ from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import Case
 from tests.compose.training import ADAMW, MAX_NORM, NO_GRADIENT, STEPS, batches, build, told
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CUBE = Plan(dp=2, pp=2, tp=2, zero=1, num_microbatches=4, schedule="zb_h1", sequence_parallel=True)
 HOW = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, **ADAMW)

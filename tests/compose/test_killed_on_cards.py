@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +12,6 @@ import torch.distributed as dist
 from helpers.compose import Plan, Trainer
 from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, SAVED, KILLED = 5, 2, 3  # steps in all, in the checkpoint, and the step in which rank 1 dies
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -12,8 +9,6 @@ from torch import nn
 from helpers.compose import Plan, Trainer, refused
 from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def gpt(**changes):

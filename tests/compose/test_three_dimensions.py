@@ -34,8 +34,6 @@ from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
 from helpers.workloads import rank_slice, token_loss
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 STEPS = 3
 SHAPES = [dict(pp=2, dp=2, tp=2), dict(pp=1, dp=2, tp=4), dict(pp=4, dp=1, tp=2)]
 

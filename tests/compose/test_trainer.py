@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import replace
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -17,8 +15,6 @@ from helpers.parallel.tensor_parallel.sequence_shards import ShardDropout
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 from tests.compose.cases import Case, case_of, cases, pairs, possible
 from tests.compose.training import NO_GRADIENT, batches, build, composed, one_process, predicted
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CASES = cases()
 IN_CI = [*[case for case in CASES if 2 < case.world < 8][::4][:10], *[case for case in CASES if case.world == 8][7:9]]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
-import cloudpickle
 import torch
 from torch import Tensor, nn
 
@@ -18,8 +16,6 @@ from helpers.predict.traffic.axes import axis_traffic
 from helpers.records import AxisTraffic, traffic_by_axis
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import LAYERS, Case
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, ROWS, MAX_NORM = 5, 48, 0.5
 ADAMW = dict(lr=1e-2, eps=1e-6)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import weakref
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,8 +23,6 @@ from helpers.parallel.amp import autocast
 from helpers.parallel.shared import recompute
 from helpers.ranks import RankError, Ranks
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 MB = 1_000_000
 

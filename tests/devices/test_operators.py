@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helpers.ranks import Ranks
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SAMPLES = 6  # of an operator, at most
 OTHERS = re.compile("jiterator|_scaled_mm|^to$|partial_views")  # CUDA's alone; bits; for the CPU; of a whole storage

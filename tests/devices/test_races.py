@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,8 +10,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.ranks import RankError
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 HEAD = """
 import torch, torch.distributed as dist

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +11,6 @@ from helpers.parallel.memory import PinnedDevices
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
 from tests.gpu.device import KIND, here
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def model_of(way):

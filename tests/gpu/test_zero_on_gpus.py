@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,8 +12,6 @@ from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import Zero1, Zero2
 from helpers.workloads import MLP
 from tests.gpu.device import here
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WAYS = ("one process", "stage 1", "stage 1, all_reduce", "stage 2")
 OPTIONS = dict(lr=1e-3, weight_decay=0.1, fused=True)

@@ -1,8 +1,5 @@
 """Two ways to share a model at once: the global norm is one process's on every rank, and clipped training equals it."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,8 +15,6 @@ from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.schedules import one_f_one_b
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, MAX_NORM = 3, 0.2
 SGD = torch.optim.SGD  # a factor on its gradients shows in the weights; Adam would divide it out again

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,8 +16,6 @@ from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.parallel.shared.virtual_devices import Devices
 from helpers.schedules import ORDERS
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORLD, ADAMW = 2, dict(lr=1e-2, foreach=False)
 

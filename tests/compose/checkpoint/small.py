@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import cloudpickle
 import torch
 
 from helpers.compose import Plan, Trainer
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 TWO = Plan(dp=2, zero=1)
 

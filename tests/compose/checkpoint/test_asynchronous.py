@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,7 +15,6 @@ from helpers.compose import Plan
 from helpers.compose.checkpoint import AsyncSaver, Keeper, newest, step_folder
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, train, trainer_of
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SAVE = torch.save
 
 

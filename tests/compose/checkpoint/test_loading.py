@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 
-import cloudpickle
 import pytest
 
 from helpers.chapters.fault_tolerance import DAMAGED, flip_bit
@@ -16,8 +14,6 @@ from helpers.compose.checkpoint.loading import problem_of
 from helpers.compose.checkpoint.manifest import MANIFEST
 from helpers.learner.words.text import use_language
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, trainer_of
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")

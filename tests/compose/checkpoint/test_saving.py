@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 
 from helpers.compose import Plan
 from helpers.compose.checkpoint import Keeper, step_folder
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, train, trainer_of
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def dropped(plan, folder, resumed, seed, dtype=None):

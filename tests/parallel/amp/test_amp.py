@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,8 +16,6 @@ from helpers.parallel import amp
 from helpers.parallel.amp import GradScaler, MasterWeights, StaticScaler, autocast
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.workloads import GPT, MLP, GPTConfig, synthetic, synthetic_tokens, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 INF = float("inf")
 

@@ -20,8 +20,6 @@ from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, 
 from helpers.ranks import Ranks
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 WORLD_SIZES = [1, 2, 3, 4]
 FEWER_SIZES = [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2)), 3, 4]
 PER_RANK, STEPS = 4, 4

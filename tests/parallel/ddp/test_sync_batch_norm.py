@@ -1,8 +1,5 @@
 """SyncBatchNorm on N ranks equals BatchNorm in one process: forward, backward and running statistics."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,8 +9,6 @@ from helpers.devices import computing_device
 from helpers.observe.equality import assert_equal
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS = {"even": (3, 3, 3, 3), "uneven": (2, 4, 1, 5), "one empty": (2, 0, 3, 1)}
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 MIB = 2**20
 PARAMETER = MIB // 4 // 8  # elements of a bias of 128 KiB in fp32

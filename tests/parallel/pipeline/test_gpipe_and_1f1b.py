@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import types
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,8 +19,6 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import gpipe_and_1f1b
 from helpers.parallel.pipeline.gpipe_and_1f1b import MiniPipeline
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, ROWS, WIDTH, LAYERS = 3, 24, 6, 8
 SCHEDULES = {"gpipe": pipelining.ScheduleGPipe, "one_f_one_b": pipelining.Schedule1F1B}

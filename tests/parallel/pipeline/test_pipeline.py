@@ -1,8 +1,5 @@
 """A pipeline equals one process, for every schedule: losses, gradients and weights of several steps, in float64."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,8 +14,6 @@ from helpers.parallel.pipeline.partition import FunctionLayer, partition
 from helpers.ranks import RankError
 from helpers.schedules import ORDERS, Schedule, gpipe, interleaved, one_f_one_b, zb_h1
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, ROWS = 3, 8
 

@@ -1,10 +1,8 @@
 """The same model through torch.distributed.pipelining: its own schedules, and ours, loaded through CSV."""
 
-import sys
 import tempfile
 from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -16,8 +14,6 @@ from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.pipeline.partition import partition
 from helpers.schedules import ORDERS, gpipe, interleaved, one_f_one_b
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LOSS = nn.functional.cross_entropy
 TORCHS = {"gpipe": pipelining.ScheduleGPipe, "one_f_one_b": pipelining.Schedule1F1B}

@@ -1,9 +1,7 @@
 """Clipping by the global norm equals torch's, and with shards it equals the norm of the whole."""
 
 import math
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,8 +11,6 @@ from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.clip import clip_grad_norm_, gradient_norm
 from helpers.parallel.shared.placement import Placement, place
 from helpers.ranks import RankError
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def model_with_gradients(scale=1.0):

@@ -1,10 +1,8 @@
 """Recomputation equals the plain run to the bit, keeps less, and says what is wrong in a sentence."""
 
 import copy
-import sys
 from functools import partial
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -16,8 +14,6 @@ from helpers.parallel.shared.autocast import autocast
 from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
 from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 TORCHS = {
     "torch, reentrant": partial(torchs.checkpoint, use_reentrant=True),

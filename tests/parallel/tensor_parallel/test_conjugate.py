@@ -1,8 +1,5 @@
 """Conjugate operators: what forward sends, backward sends the other way round; both against one process."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,8 +7,6 @@ import torch.distributed as dist
 from helpers.observe.comms import record_comms
 from helpers.parallel.tensor_parallel import conjugate
 from helpers.ranks import RankError
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PASSES = {  # name -> operations of forward, of backward
     "identity_all_reduce": ([], ["all_reduce"]),

@@ -1,8 +1,5 @@
 """Layers cut by columns that share an input: equal to whole layers, with one message a pass for all of them."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,8 +9,6 @@ from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.layers import SharedInput, column_linears
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def inputs():

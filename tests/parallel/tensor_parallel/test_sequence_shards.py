@@ -1,8 +1,5 @@
 """On parts: norms and positions equal those on all tokens; masks are as one process draws them; a common start."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,8 +19,6 @@ from helpers.parallel.tensor_parallel.sequence_shards import (
 )
 from helpers.ranks import RankError
 from helpers.workloads.gpt import Attention, GPTConfig
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NORMS = {
     "plain": dict(),

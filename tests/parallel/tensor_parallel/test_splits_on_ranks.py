@@ -1,8 +1,5 @@
 """Copies count once: gradients of shared heads, tied parameters, whole states."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,8 +15,6 @@ from helpers.parallel.tensor_parallel.splits import (
     shard_parameter,
     sum_gradient_over_replicas,
 )
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def test_gradients_of_copies_are_added_among_their_holders_only(ranks):

@@ -3,10 +3,8 @@
 Five steps for a GPT, with dropout and without, and on a mesh; three for each of its other kinds.
 """
 
-import sys
 from functools import lru_cache
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -30,8 +28,6 @@ from helpers.parallel.tensor_parallel import (
 )
 from helpers.ranks import RankError
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, ROWS, TOKENS, VOCAB = 5, 4, 12, 50  # 50 needs padding on 3 and on 4 ranks
 KINDS = {

@@ -1,8 +1,5 @@
 """The same GPT through DTensor: parallelize_module, SequenceParallel and loss_parallel, beside ours."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,8 +19,6 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.workloads import GPT, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS = 3
 ZERO_IN_THEORY = {"*key.bias": 1e-9}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,8 +14,6 @@ from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, HIDDEN, HEADS, WIDTH = 4, 24, 12, 36
 ROWS = ("output", "down")  # the row-parallel matrices; all others are column-parallel

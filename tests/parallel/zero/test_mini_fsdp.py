@@ -22,8 +22,6 @@ from helpers.parallel.zero import mini_fsdp
 from helpers.parallel.zero.mini_fsdp import GatheredParameters, MiniFSDP
 from helpers.ranks import Ranks
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 STEPS, BATCH = 4, 24
 
 

@@ -1,8 +1,5 @@
 """A model built in shards has the values of its own constructor."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,8 +7,6 @@ from torch import nn
 
 from helpers.devices import computing_device
 from helpers.parallel.zero.sharded_construction import ShardedConstruction
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Particular(nn.Module):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,8 +22,6 @@ from helpers.predict.memory.states import model_states
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.specs import Plan
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, BATCH = 5, 12
 EPS = {torch.float64: 1e-8, torch.float32: 1e-3}  # of Adam: a small one makes rounding noise a full step in float32

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 import weakref
 from contextlib import nullcontext
 from functools import lru_cache
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,8 +27,6 @@ from helpers.parallel.zero.freed_weights import FreedWeight
 from helpers.parallel.zero.gathered_unit import GatheredUnit
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, BATCH = 5, 12
 EPS = {torch.float64: 1e-8, torch.float32: 1e-3}  # of Adam: a small one makes rounding noise a full step in float32

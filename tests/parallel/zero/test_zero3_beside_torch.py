@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,8 +14,6 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS, SIZES = 5, [8, 16, 12, 4]  # FSDP2 cuts along dimension 0
 

@@ -6,9 +6,6 @@ takes optimizers that are not elementwise, and its ranks may hold unequal amount
 
 from __future__ import annotations
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,8 +15,6 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import Zero1
 from helpers.workloads import MLP
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 BATCH, STEPS = 12, 10
 
