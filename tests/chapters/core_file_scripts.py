@@ -1,11 +1,17 @@
 """Holds what a stranger types below a core file that was copied alone into a script: by path, the code of one rank.
 
 `script(path)` gives the whole script. It starts its ranks itself, and each rank prints a line if it equals one process.
+`answer(path, task)` gives what the file answers a task of a lab with.
 """
 
-from __future__ import annotations
-
+import inspect
+import sys
+import types
 from pathlib import Path
+
+import cloudpickle
+
+from helpers.chapters.pipeline import Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,6 +149,68 @@ def on_rank(rank, size):
 """,
 }
 
+# What a stranger adds to a core file, copied alone, so that it answers a task of a lab: (path, task) -> lines of code.
+ANSWERS = {
+    ("helpers/parallel/ddp/mini.py", "03.overlap"): """
+def answer(model):
+    return MiniDDP(model, 64, 16).wait
+""",
+    ("helpers/parallel/amp/mixed_precision.py", "04.scaler"): """
+class answer(MiniGradScaler):
+    @property
+    def scale(self):
+        return self.factor
+
+    def step(self, optimizer, parameters):
+        optimizer.param_groups = [{"params": parameters}]
+        super().step(optimizer)
+        self.update()
+""",
+    ("helpers/parallel/amp/mixed_precision.py", "04.order"): """
+def answer(model, optimizer, scaler, micro_batches, max_norm):
+    optimizer.param_groups = [{"params": [*model.parameters()]}]
+    loss = torch.nn.functional.mse_loss
+    amp_step(model, loss, optimizer, scaler, micro_batches, max_norm, dtype=torch.float32)
+""",
+    ("helpers/parallel/memory/recomputation.py", "05.checkpoint"): """
+def answer(function, x, positions):
+    return recompute(function, x, positions)
+""",
+    **{
+        ("helpers/parallel/pipeline/gpipe_and_1f1b.py", f"06.{loop}"): inspect.getsource(Recorder)
+        + f"""
+def answer(rank, num_stages, num_microbatches):
+    recorder = Recorder(rank, num_stages)
+    recorder.{loop}([None] * num_microbatches, [None] * num_microbatches)
+    return recorder.row
+"""
+        for loop in ("gpipe", "one_f_one_b")
+    },
+    ("helpers/parallel/zero/mini_fsdp.py", "08.stage3"): """
+import math
+
+def answer(x, shard, shape):
+    full = GatheredParameters(shard, None)
+    flat = Unshard.apply(shard, full)
+    output = x @ flat[: math.prod(shape)].view(shape).T
+    full.free()
+    output.register_hook(lambda _: full.gather())
+    return output
+""",
+    ("helpers/compose/three_dimensions.py", "09.places"): """
+from types import SimpleNamespace
+
+def answer(rank, dp, pp, tp):
+    global dist
+    made = []  # all groups, in the order in which they would be made: those of pp, of dp, of tp
+    dist = SimpleNamespace(get_rank=lambda: rank, new_group=lambda ranks: made.append(ranks) or ranks)
+    own = process_groups(pp=pp, dp=dp, tp=tp)
+    ends = [dp * tp, dp * tp + pp * tp]
+    groups = {"dp": made[ends[0] : ends[1]], "pp": made[: ends[0]], "tp": made[ends[1] :]}
+    return {axis: ranks.index(rank) for axis, ranks in own.items()}, groups
+""",
+}
+
 # Runs each script of its arguments in a process of its own. torch is imported once, which takes longer than a script.
 RUN_ALL = """
 import os, runpy, sys
@@ -160,3 +228,13 @@ def script(path: str) -> str:
     """The core file as it is, and below it what trains with it on two ranks."""
     core = (ROOT / path).read_text(encoding="utf-8")
     return f'{core}{COMMON}\n{ON_RANK[path]}\n\nif __name__ == "__main__":\n    main()\n'
+
+
+def answer(path: str, task: str):
+    """The function or class that the core file, copied alone, answers a lab's task with."""
+    module = types.ModuleType(f"copied for {task}")
+    core = (ROOT / path).read_text(encoding="utf-8")
+    exec(compile(f"{core}\n{ANSWERS[path, task]}", "copied.py", "exec"), module.__dict__)
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    return module.answer

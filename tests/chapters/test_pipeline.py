@@ -21,7 +21,7 @@ from helpers.chapters.pipeline import (
 from helpers.observe.comms import record_comms
 from helpers.observe.memory import record_memory
 from helpers.predict.time.pipeline import simulate
-from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1
+from helpers.schedules import ORDERS, gpipe, interleaved, one_f_one_b, zb_h1
 
 
 @pytest.mark.parametrize("kind", ["layers", "gpt", "cnn"])
@@ -29,8 +29,10 @@ def test_ours_equals_one_process_with_its_norm(ranks, kind):
     assert equal_to_one_process(ranks[:2], zb_h1(2, 4), kind).startswith("equal: ")
 
 
-def test_torch_runs_our_schedules(ranks):
-    assert torch_equal_to_one_process(ranks[:2], interleaved(4, 4, 2)).startswith("equal: 16 tensors")
+@pytest.mark.parametrize("name", ORDERS)
+def test_torch_runs_our_schedules(ranks, name):
+    schedule = interleaved(4, 4, 2) if name == "interleaved" else ORDERS[name](2, 4)
+    assert torch_equal_to_one_process(ranks, schedule).startswith("equal: 16 tensors")
 
 
 def test_a_gradient_that_one_rank_has_otherwise_is_found():

@@ -13,7 +13,9 @@ import pytest
 
 from helpers.chapters import strategies
 from helpers.chapters.strategies import compare_with_one_process
-from tests.chapters.core_file_scripts import ON_RANK, ROOT, RUN_ALL, script
+from helpers.grading import grade
+from helpers.ranks import Ranks
+from tests.chapters.core_file_scripts import ANSWERS, ON_RANK, ROOT, RUN_ALL, answer, script
 from tests.notebooks.chapter import load
 from tools.build_strategies_page import NOTEBOOK, SHOWN
 
@@ -59,6 +61,19 @@ def printed(tmp_path_factory) -> dict[str, str]:
 def test_copied_alone_it_runs_and_equals_one_process(path, printed):
     lines = sorted(printed[path].splitlines())
     assert lines == ["exit code 0", *(f"rank {rank} equals one process" for rank in range(2))], printed[path]
+
+
+@pytest.fixture(scope="module")
+def five():
+    """As many ranks as the checks of some tasks need."""
+    with Ranks(5, quiet=True) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(("path", "task"), ANSWERS)
+def test_copied_alone_it_passes_the_lab(five, path, task):
+    verdict = grade(task, answer(path, task), seed=1, ranks=five)
+    assert verdict.passed, verdict
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])

@@ -1,14 +1,7 @@
 """3D parallelism on one screen: its groups are those of init_device_mesh, and its step is that of one process."""
 
-from __future__ import annotations
-
-import inspect
-import re
-import sys
-import types
 from dataclasses import replace
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,12 +17,9 @@ from helpers.chapters.strategies import (
     compare_with_one_process,
     language_model,
     stage_of,
-    trained,
 )
-from helpers.compose import three_dimensions
 from helpers.compose.three_dimensions import clip_gradients, process_groups
 from helpers.devices import computing_device
-from helpers.grading import grade
 from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
 from helpers.workloads import rank_slice, token_loss
@@ -55,31 +45,6 @@ def test_the_groups_are_those_of_a_device_mesh(eight, sizes):
     for of_rank in eight.run(members):
         for ours, theirs in of_rank:
             assert ours == theirs
-
-
-PLACES = """
-
-from types import SimpleNamespace
-
-
-def places(rank, dp, pp, tp):
-    global dist
-    made = []  # all groups, in the order in which they would be made: those of pp, of dp, of tp
-    dist = SimpleNamespace(get_rank=lambda: rank, new_group=lambda ranks: made.append(ranks) or ranks)
-    own = process_groups(pp=pp, dp=dp, tp=tp)
-    ends = [dp * tp, dp * tp + pp * tp]
-    groups = {"dp": made[ends[0] : ends[1]], "pp": made[: ends[0]], "tp": made[ends[1] :]}
-    return {axis: ranks.index(rank) for axis, ranks in own.items()}, groups
-"""
-
-
-def test_the_groups_of_a_copy_of_the_file_alone_pass_the_check_of_the_lab(ranks):
-    text = inspect.getsource(three_dimensions)
-    assert "helpers" not in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
-    module = types.ModuleType("copied")
-    exec(compile(text + PLACES, "copied.py", "exec"), module.__dict__)
-    cloudpickle.register_pickle_by_value(sys.modules.setdefault("copied", module))
-    assert grade("09.places", module.places, ranks=ranks).passed
 
 
 def test_the_norm_counts_shards_once_and_replicated_parameters_once(ranks):
@@ -142,44 +107,3 @@ def ours():
         loss, _ = built.step(*(rank_slice(tensor, *built.rows) for tensor in batch(step)))
         history |= {} if loss is None else {f"{step} loss": loss}
     return history | {name: tensor for name, tensor in built.state().items() if not name.endswith(".grad")}
-
-
-@pytest.mark.parametrize("axis", ["dp", "tp", "pp"])
-def test_an_axis_that_is_left_out_is_noticed(eight, axis):
-    """Planted: gradients are not averaged, or the norm is added up over one axis fewer."""
-
-    def planted():
-        real = dist.all_reduce
-
-        def skipping(tensor, *args, group=None, **options):
-            if group is None or len(dist.get_process_group_ranks(group)) == 1 or not is_of_axis(group):
-                return real(tensor, *args, group=group, **options)
-
-        def is_of_axis(group):
-            ranks = dist.get_process_group_ranks(group)
-            return ranks[1] - ranks[0] == {"tp": 1, "dp": 2, "pp": 4}[axis]
-
-        three_dimensions.dist = Replaced(all_reduce=skipping)
-        try:
-            return trained(ThreeDimensions.default_training.under(ThreeDimensions))
-        finally:
-            three_dimensions.dist = dist
-
-    alone = ThreeDimensions.default_training.run()
-    wrong = 0
-    for result, *_ in eight.run(planted):
-        try:
-            assert_equal({name: alone[name] for name in result}, result)
-        except AssertionError:
-            wrong += 1
-    assert wrong
-
-
-class Replaced:
-    """torch.distributed with another all_reduce."""
-
-    def __init__(self, all_reduce):
-        self.all_reduce = all_reduce
-
-    def __getattr__(self, name):
-        return getattr(dist, name)

@@ -1,12 +1,8 @@
 """ZeRO-3 on one screen trains like one process and like fully_shard, and one unit at a time is gathered."""
 
-from __future__ import annotations
+import gc
+import weakref
 
-import inspect
-import sys
-import types
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,15 +10,14 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from helpers.chapters.strategies import ZeRO3
 from helpers.devices import computing_device
-from helpers.grading import grade
 from helpers.observe.comms import record_comms
-from helpers.observe.equality import assert_equal
-from helpers.parallel.zero import mini_fsdp
+from helpers.observe.equality import assert_equal, state_of
+from helpers.observe.training import DataParallelRanks, Training, beside_one_process
 from helpers.parallel.zero.mini_fsdp import GatheredParameters, MiniFSDP
-from helpers.ranks import Ranks
 
-STEPS, BATCH = 4, 24
+BATCH = 24
 
 
 class Tied(nn.Module):
@@ -38,72 +33,59 @@ class Tied(nn.Module):
         return torch.tanh(self.two(torch.tanh(self.one(x)))) + self.shift
 
 
-def layers(seed=0):
+def layers():
     """Odd sizes, so that most ranks pad: 72, 72, 1 and 45 elements."""
-    torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, 8), Tied(), nn.PReLU(), nn.Linear(8, 5)).double()
 
 
-def trained(model, state, rank=0, size=1, micro_batches=1):
-    optimizer, history = torch.optim.AdamW(model.parameters(), lr=1e-2), {}
-    generator = torch.Generator().manual_seed(7)
-    for step in range(STEPS):
-        rows = torch.randn(BATCH, 8, generator=generator, dtype=torch.float64).chunk(size)[rank]
-        optimizer.zero_grad()
+def batch(step):
+    x = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    return x, x[:, :5]
+
+
+TRAINING = Training(
+    model=layers,
+    batch=batch,
+    loss=nn.functional.mse_loss,
+    options=dict(lr=1e-2),
+    steps=4,
+    state=lambda model: {name: tensor for name, tensor in state_of(model).items() if name != "1.shift"},
+    seeds_by_rank=True,
+)
+
+
+class InMicroBatches(ZeRO3):
+    def forward_backward(self, inputs, targets):
         losses = []
-        for x in rows.chunk(micro_batches):
-            losses.append((model(x) - x[:, :5]).square().mean() / micro_batches)
+        for x, y in zip(inputs.chunk(3), targets.chunk(3), strict=True):
+            losses.append(self.loss(self.forward(x), y) / 3)
             losses[-1].backward()
-        loss = torch.stack(losses).sum().detach()
-        if size > 1:
-            dist.all_reduce(loss, op=dist.ReduceOp.AVG)
-        history |= {f"{step} loss": loss} | {f"{step} {name}.grad": one for name, one in state(model, "grad").items()}
-        optimizer.step()
-        history |= {f"{step} {name}": one for name, one in state(model, "data").items()}
-    return history
+        return torch.stack(losses).sum().detach()
 
 
-def plain_state(model, what):
-    return {name: getattr(parameter, what).clone() for name, parameter in model.named_parameters()}
+class FullyShard(DataParallelRanks):
+    """PyTorch's, which sends no weights: every rank builds the same model."""
 
+    def __init__(self, _, training):
+        torch.manual_seed(0)
+        model, mesh = training.model(), init_device_mesh(computing_device().type, (dist.get_world_size(),))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        super().__init__(fully_shard(model, mesh=mesh), training)
 
-def one_process():
-    return trained(layers(), plain_state)
-
-
-def ours(micro_batches=1):
-    def state(model, what):
-        units = enumerate(model)
-        return {f"{i}.{n}": one for i, unit in units for n, one in unit.full_tensors(getattr(unit.shard, what)).items()}
-
-    rank = dist.get_rank()
-    model = nn.Sequential(*map(MiniFSDP, layers(seed=rank)))  # rank 0's weights are broadcast
-    return trained(model, state, rank, dist.get_world_size(), micro_batches)
-
-
-def pytorchs():
-    def state(model, what):
-        of = {name: parameter.grad if what == "grad" else parameter for name, parameter in model.named_parameters()}
-        return {name: tensor.full_tensor().detach().clone() for name, tensor in of.items()}
-
-    model, mesh = layers(), init_device_mesh(computing_device().type, (dist.get_world_size(),))
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    return trained(fully_shard(model, mesh=mesh), state, dist.get_rank(), dist.get_world_size())
+    def state(self):
+        weights = dict(self.model.named_parameters())
+        gradients = {f"{name}.grad": weight.grad for name, weight in weights.items()}
+        return {name: each.full_tensor().detach() for name, each in (weights | gradients).items()}
 
 
 def test_every_rank_equals_one_process(world):
-    assert_equal(one_process(), world.run(ours))
+    beside_one_process(world, TRAINING.under(ZeRO3))
 
 
-def test_two_ranks_equal_one_process_and_fully_shard(ranks):
-    theirs = ranks[:2].run(pytorchs)
-    assert_equal(one_process(), theirs)
-    assert_equal(theirs[0], ranks[:2].run(ours))
-
-
-def test_sharded_gradients_of_micro_batches_add_up(ranks):
-    assert_equal(one_process(), ranks[:2].run(ours, micro_batches=3))
+@pytest.mark.parametrize("strategy", [InMicroBatches, FullyShard])
+def test_gradients_of_micro_batches_add_up_and_fully_shard_trains_alike(ranks, strategy):
+    beside_one_process(ranks[:2], TRAINING.under(strategy))
 
 
 def test_two_all_gathers_and_one_reduce_scatter_per_unit(ranks):
@@ -145,9 +127,6 @@ def test_nothing_lives_on_after_a_step(ranks):
     """No cycle keeps the gathered memory or its graph, so it is free without the garbage collector."""
 
     def alive():
-        import gc
-        import weakref
-
         seen, gather = [], GatheredParameters.gather
 
         def spy(self):
@@ -200,54 +179,9 @@ def test_a_backward_that_raised_leaves_nothing_behind(ranks):
 
 
 def test_evaluation_needs_no_backward(ranks):
-    def evaluated():
-        unit = MiniFSDP(layers()[0])
+    def evaluated(wrap):
+        torch.manual_seed(0)
         with torch.no_grad():
-            return {"y": unit(torch.ones(3, 8, dtype=torch.float64))}
+            return {"y": wrap(layers()[0])(torch.ones(3, 8, dtype=torch.float64))}
 
-    assert_equal({"y": layers()[0](torch.ones(3, 8, dtype=torch.float64)).detach()}, ranks[:2].run(evaluated))
-
-
-def test_without_a_version_counter_of_its_own_backward_would_raise(ranks):
-    """Planted: the flat tensor shares its version counter with what autograd saves, so a second gather changes that."""
-
-    def planted():
-        forward = mini_fsdp.Unshard.forward
-
-        def same_counter(ctx, shard, full):
-            forward(ctx, shard, full)
-            return full.flat.detach()
-
-        mini_fsdp.Unshard.forward = staticmethod(same_counter)
-        try:
-            MiniFSDP(nn.Linear(6, 6))(torch.ones(2, 6, requires_grad=True)).sum().backward()
-        except RuntimeError as error:
-            return "modified inplace" in str(error)
-        finally:
-            mini_fsdp.Unshard.forward = staticmethod(forward)
-
-    assert ranks[:2].run(planted) == [True] * 2
-
-
-ANSWER = """
-import math
-
-def sharded_linear(x, shard, shape):
-    full = GatheredParameters(shard, None)
-    flat = Unshard.apply(shard, full)
-    output = x @ flat[: math.prod(shape)].view(shape).T
-    full.free()
-    output.register_hook(lambda _: full.gather())
-    return output
-"""
-
-
-def test_a_copy_of_the_file_alone_passes_the_labs_check():
-    source = inspect.getsource(mini_fsdp)
-    assert "helpers" not in source and len(source.splitlines()) <= 120, "plain torch, on one screen"
-    module = types.ModuleType("copied_fsdp")
-    exec(compile(source + ANSWER, "copied_fsdp.py", "exec"), module.__dict__)
-    cloudpickle.register_pickle_by_value(sys.modules.setdefault("copied_fsdp", module))
-    with Ranks(5, quiet=True) as five:
-        verdict = grade("08.stage3", module.sharded_linear, ranks=five)
-    assert verdict.passed, verdict
+    assert_equal(evaluated(lambda layer: layer), ranks[:2].run(evaluated, MiniFSDP))
