@@ -2,20 +2,21 @@
 
 import inspect
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as torch_ddp
 from torch.utils.checkpoint import checkpoint
 
-from helpers.observe.equality import assert_equal
+from helpers.chapters.ddp import AveragedGradients
+from helpers.observe.equality import assert_equal, state_of
+from helpers.observe.training import Training, beside_one_process
 from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, MiniDDP, NaiveDDP, comm_hooks
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
-WORLD_SIZES = [1, 2, 3, 4]
-FEWER_SIZES = [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2)), 3, 4]
 PER_RANK, STEPS = 4, 4
 SMALL_BUCKETS = dict(bucket_cap_mb=0.002, first_bucket_mb=0.0005)
 
@@ -45,17 +46,16 @@ class AllUsed(TwoHeads):
         return self.never(super().forward(x))
 
 
-class TinyGPT(GPT):
-    def __init__(self):
-        super().__init__(GPTConfig.tiny(context=8, num_layers=1, hidden=16))
+MODELS = {
+    "mlp": lambda: MLP([8, 16, 8]),
+    "TwoHeads": TwoHeads,
+    "AllUsed": AllUsed,
+    "TinyGPT": lambda: GPT(GPTConfig.tiny(context=8, num_layers=1, hidden=16)),
+}
 
 
-MODELS = {"mlp": lambda: MLP([8, 16, 8]), "TwoHeads": TwoHeads, "AllUsed": AllUsed, "TinyGPT": TinyGPT}
-
-
-def build(kind, seed=0):
-    """A float64 model from a seed that the caller varies, to see that the broadcast makes ranks equal."""
-    torch.manual_seed(seed)
+def build(kind):
+    torch.manual_seed(0)
     return MODELS[kind]().double()
 
 
@@ -74,71 +74,45 @@ def loss_of(output, x):
     return token_loss(output, x) if output.dim() == 3 else (output - x.roll(1, dims=1)).square().mean()
 
 
-def train(model, wrapped, batches, averaged=lambda loss: loss):
-    """Losses, gradients and weights of each step, by name."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-8)
-    history = {}
-    for step, x in enumerate(batches):
-        optimizer.zero_grad()
-        loss = loss_of(wrapped(x), x)
-        loss.backward()
-        if hasattr(wrapped, "average_gradients"):
-            wrapped.average_gradients()
-        if isinstance(wrapped, MiniDDP):
-            wrapped.wait()
-        optimizer.step()
-        history[f"{step} loss"] = averaged(loss.detach().clone())
-        snapshot(model, history, step)
-    return history
+def check(pool, model, wrap, kind=""):
+    """Losses, and weights and gradients of the last step. Ranks begin with other weights, which rank 0's replace."""
+    batches = [x[: PER_RANK * len(pool)] for x in data(kind)]
+    how = dict(batch=lambda step: (batches[step],) * 2, loss=loss_of, options=dict(lr=1e-2), steps=STEPS)
+    training = Training(model=lambda: model().double(), seeds_by_rank=True, **how)
+    beside_one_process(pool, training.under(AveragedGradients, wrap=wrap))
 
 
-def snapshot(model, history, step):
-    for name, parameter in model.named_parameters():
-        history[f"{step} {name}"] = parameter.detach().clone()
-        if parameter.grad is not None:
-            history[f"{step} {name}.grad"] = parameter.grad.clone()
-
-
-def mean_over_ranks(value):
-    dist.all_reduce(value, op=dist.ReduceOp.AVG)
-    return value
-
-
-def on_rank(kind, wrap):
-    rank = dist.get_rank()
-    model = build(kind, seed=rank)
-    return train(model, wrap(model), [x[share_of(rank)] for x in data(kind)], mean_over_ranks)
-
-
-@lru_cache
-def one_process(kind, world_size):
-    model = build(kind)
-    return train(model, model, [x[: world_size * PER_RANK] for x in data(kind)])
-
-
-def torch_ddp(model):
-    return nn.parallel.DistributedDataParallel(model)
+def with_small_buckets(**options):
+    return partial(DistributedDataParallel, **SMALL_BUCKETS, **options)
 
 
 WRAPPERS = {
     "naive": NaiveDDP,
     "flat": FlatDDP,
-    "mini": lambda m: MiniDDP(m, bucket_bytes=2000, first_bucket_bytes=500),
-    "bucketed": lambda m: BucketedDDP(m, **SMALL_BUCKETS),
+    "mini": partial(MiniDDP, bucket_bytes=2000, first_bucket_bytes=500),
+    "bucketed": partial(BucketedDDP, **SMALL_BUCKETS),
     "default": DistributedDataParallel,
-    "small buckets": lambda m: DistributedDataParallel(m, **SMALL_BUCKETS),
-    "no overlap": lambda m: DistributedDataParallel(m, overlap=False, **SMALL_BUCKETS),
-    "find unused": lambda m: DistributedDataParallel(m, find_unused_parameters=True, **SMALL_BUCKETS),
-    "static graph": lambda m: DistributedDataParallel(m, static_graph=True, **SMALL_BUCKETS),
+    "small buckets": with_small_buckets(),
+    "no overlap": with_small_buckets(overlap=False),
+    "find unused": with_small_buckets(find_unused_parameters=True),
+    "static graph": with_small_buckets(static_graph=True),
 }
-KEY_BIAS = {"*.key.bias*": 1e-6}  # zero in theory; AdamW (eps 1e-8) turns its noise into steps
 
 
-@pytest.mark.parametrize(("kind", "world_size"), [*(("AllUsed", size) for size in WORLD_SIZES), ("TinyGPT", 3)])
+@pytest.mark.parametrize(("kind", "world_size"), [*(("AllUsed", size) for size in (1, 2, 3, 4)), ("TinyGPT", 3)])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_equals_one_process(ranks, wrapper, kind, world_size):
-    histories = ranks[:world_size].run(on_rank, kind, WRAPPERS[wrapper])
-    assert_equal(one_process(kind, world_size), histories, atol=KEY_BIAS)
+    check(ranks[:world_size], MODELS[kind], WRAPPERS[wrapper], kind)
+
+
+def backward(model, x=None):
+    x = torch.ones(2, 8, dtype=torch.float64) if x is None else x
+    model(x).square().mean().backward()
+    return model
+
+
+def gradients_of(model):
+    return {name: tensor for name, tensor in state_of(model).items() if name.endswith(".grad")}
 
 
 def test_buckets_of_the_simple_class_leave_while_backward_goes_on(ranks):
@@ -164,26 +138,46 @@ def test_the_idea_fits_one_screen():
 
 def test_mini_ddp_sends_as_many_buckets_as_torch_in_its_second_step_and_while_backward_goes_on(ranks):
     def sent():
-        found, shapes = [], [64, 600, 600, 600, 64]
-        model, in_flight = (
-            MiniDDP(MLP(shapes), 2 * 2**20, 2 * 2**20),
-            [],
-        )  # torch uses one cap for all if it is given
+        shapes, in_flight = [64, 600, 600, 600, 64], []
+        model = MiniDDP(MLP(shapes), 2 * 2**20, 2 * 2**20)  # torch uses one cap for all if it is given
         first = next(model.module.parameters())  # the last gradient to come
         first.register_post_accumulate_grad_hook(lambda _: in_flight.append(len(model.in_flight)))
         backward(model, torch.ones(2, 64))
-        found.append([flat.numel() for flat, _ in model.in_flight])
+        mine = [flat.numel() for flat, _ in model.in_flight]
         model.wait()
-        theirs, sizes = nn.parallel.DistributedDataParallel(MLP(shapes), bucket_cap_mb=2), []
-        theirs.register_comm_hook(sizes, recorded)
-        for _ in range(2):
-            sizes.clear()
-            backward(theirs, torch.ones(2, 64))
-        return [*found, sizes], in_flight
+        return mine, sizes_of_second_step(torch_ddp(MLP(shapes), bucket_cap_mb=2)), in_flight
 
-    for (mine, theirs), in_flight in ranks[:2].run(sent):
+    for mine, theirs, in_flight in ranks[:2].run(sent):
         assert sorted(mine) == sorted(theirs) and len(mine) > 1
         assert 0 < in_flight[0]
+
+
+def sizes_of_second_step(model):
+    """Elements of each message; the first step ends with new buckets."""
+    sizes = []
+    model.register_comm_hook(sizes, recorded)
+    for _ in range(2):
+        sizes.clear()
+        backward(model, torch.ones(2, 64))
+    return sizes
+
+
+def recorded(sizes, bucket):
+    sizes.append(bucket.buffer().numel())
+    return comm_hooks.fp16_compress_hook(None, bucket)
+
+
+def test_as_many_buckets_as_torch(ranks):
+    def bucket_sizes():
+        small = partial(DistributedDataParallel, first_bucket_mb=0.1)
+        equal = partial(DistributedDataParallel, first_bucket_mb=2)  # torch's is smaller only by default
+        models = (wrap(MLP([64, 600, 600, 600, 64]), bucket_cap_mb=2) for wrap in (small, equal, torch_ddp))
+        return [sizes_of_second_step(model) for model in models]
+
+    for small, mine, theirs in ranks[:2].run(bucket_sizes):
+        assert mine == theirs
+        assert len(mine) > 1
+        assert 4 * small[0] < 0.3e6 < 2e6 < 4 * small[1]  # the first bucket's own cap; bytes
 
 
 def test_mini_ddp_accumulates_under_no_sync_and_notices_a_missing_gradient(ranks):
@@ -193,33 +187,22 @@ def test_mini_ddp_accumulates_under_no_sync_and_notices_a_missing_gradient(ranks
         with model.no_sync():
             backward(model, x)
         assert not model.in_flight
-        backward(model, x)
-        model.wait()
-        gradients = {name: p.grad.clone() for name, p in model.module.named_parameters() if p.grad is not None}
-        partial_model = MiniDDP(build("TwoHeads"))
-        backward(partial_model, x)
+        backward(model, x).wait()
         with pytest.raises(RuntimeError, match=r"parameter\(s\) got no gradient"):
-            partial_model.wait()
-        return gradients
+            backward(MiniDDP(build("TwoHeads")), x).wait()
+        return gradients_of(model)
 
     model = build("AllUsed")
-    for rank in range(2):
-        for _ in range(2):
-            (model(torch.full((2, 8), rank + 1.0, dtype=torch.float64)).square().mean() / 2).backward()
-    alone = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert_equal(alone, ranks[:2].run(summed))
+    for rank in (0, 0, 1, 1):
+        (model(torch.full((2, 8), rank + 1.0, dtype=torch.float64)).square().mean() / 2).backward()
+    assert_equal(gradients_of(model), ranks[:2].run(summed))
 
 
 # ---- what the learner can rely on ----
 
 
-def small(seed=0, **options):
-    return DistributedDataParallel(build("AllUsed", seed), **{**SMALL_BUCKETS, **options})
-
-
-def backward(model, x=None):
-    x = torch.ones(2, 8, dtype=torch.float64) if x is None else x
-    model(x).square().mean().backward()
+def small():
+    return with_small_buckets()(build("AllUsed"))
 
 
 def test_gradients_are_views_into_the_buckets_after_zero_grad(ranks):
@@ -248,37 +231,12 @@ def test_buckets_follow_the_order_of_rank_zero_after_the_first_step(ranks):
             return layers[1](layers[0](x))
 
     def order():
-        model = DistributedDataParallel(Swapped(), **SMALL_BUCKETS)
+        model = with_small_buckets()(Swapped())
         before = [slot.name for bucket in model.buckets for slot in bucket.slots]
         backward(model, torch.ones(1, 4))
         return before, [slot.name for bucket in model.buckets for slot in bucket.slots]
 
     assert ranks[:3].run(order) == [(["b.weight", "a.weight"], ["a.weight", "b.weight"])] * 3
-
-
-def recorded(sizes, bucket):
-    sizes.append(bucket.buffer().numel())
-    return comm_hooks.fp16_compress_hook(None, bucket)
-
-
-def test_as_many_buckets_as_torch(ranks):
-    def bucket_sizes():
-        found = []
-        small = partial(DistributedDataParallel, first_bucket_mb=0.1)
-        equal = partial(DistributedDataParallel, first_bucket_mb=2)  # torch's is smaller only by default
-        for wrap in (small, equal, nn.parallel.DistributedDataParallel):
-            model, sizes = wrap(MLP([64, 600, 600, 600, 64]), bucket_cap_mb=2), []
-            model.register_comm_hook(sizes, recorded)
-            backward(model, torch.ones(2, 64))
-            sizes.clear()
-            backward(model, torch.ones(2, 64))
-            found.append(sizes)
-        return found
-
-    for small, mine, theirs in ranks[:2].run(bucket_sizes):
-        assert mine == theirs
-        assert len(mine) > 1
-        assert 4 * small[0] < 0.3e6 < 2e6 < 4 * small[1]  # the first bucket's own cap; bytes
 
 
 def test_buffers_are_those_of_rank_zero(ranks):
@@ -299,35 +257,39 @@ def test_buffers_are_those_of_rank_zero(ranks):
 # ---- unused parameters ----
 
 
-def use_extra(rank_with_extra, parts, wrap=lambda model: model):
-    """parts: whose rows are trained on, all ranks' in one process; None: this rank's own."""
-    parts = [dist.get_rank()] if parts is None else parts
-    model = build("TwoHeads")
-    wrapped = wrap(model)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, eps=1e-8)
-    history = {}
-    for step, x in enumerate(data("TwoHeads")):
-        optimizer.zero_grad()
-        outputs = [wrapped(x[share_of(part)], use_extra=part == rank_with_extra) for part in parts]
-        torch.cat(outputs).square().mean().backward()
-        optimizer.step()
-        snapshot(model, history, step)
-    return history
+def trained_on(parts, kind, num_batches, wrap, **extra):
+    """Weights and gradients after steps on the rows of these parts, all ranks' in one process; None: this rank's own.
+
+    num_batches: of each part. extra: of the forward, part -> value. wrap: None in one process.
+    """
+    parts, model = [dist.get_rank()] if parts is None else parts, build(kind)
+    wrapped = wrap(model) if wrap else model
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    with wrapped.join() if wrap and len(set(num_batches)) > 1 else nullcontext():
+        for step, x in enumerate(data(kind, steps=max(num_batches[part] for part in parts))):
+            optimizer.zero_grad()
+            used = [part for part in parts if num_batches[part] > step]
+            outputs = [wrapped(x[share_of(part)], **{name: of(part) for name, of in extra.items()}) for part in used]
+            torch.cat(outputs).square().mean().backward()
+            optimizer.step()
+    return state_of(model)
 
 
-@pytest.mark.parametrize("world_size", FEWER_SIZES)
-@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
-def test_parameters_unused_on_some_ranks(ranks, options, world_size):
-    last = world_size - 1
-    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
-    histories = ranks[:world_size].run(use_extra, last, None, wrap)
-    assert "0 never.weight.grad" not in histories[0]  # unused everywhere: no gradient, so AdamW leaves it alone
-    assert_equal(use_extra(last, range(world_size)), histories)
+UNUSED = [{"find_unused_parameters": True}, {"static_graph": True}]
+
+
+@pytest.mark.parametrize("options", UNUSED, ids=str)
+def test_parameters_unused_on_some_ranks(world, options):
+    size = len(world)
+    how = dict(kind="TwoHeads", num_batches=[STEPS] * size, use_extra=lambda part: part == size - 1)
+    states = world.run(trained_on, None, wrap=with_small_buckets(**options), **how)
+    assert "never.weight.grad" not in states[0]  # unused everywhere: no gradient, so AdamW leaves it alone
+    assert_equal(trained_on(range(size), wrap=None, **how), states)
 
 
 def test_unused_parameters_are_named(ranks):
     def unused():
-        model = DistributedDataParallel(build("TwoHeads"), **SMALL_BUCKETS)
+        model = with_small_buckets()(build("TwoHeads"))
         for wrapped in (WRAPPERS["bucketed"](build("TwoHeads")), model):
             with pytest.raises(RuntimeError, match=r"never\.weight \(bucket \d+\).*find_unused_parameters=True"):
                 backward(wrapped)
@@ -337,13 +299,9 @@ def test_unused_parameters_are_named(ranks):
             backward(frozen)
         model.find_unused = True
         model.zero_grad()
-        backward(model)  # the failure leaves nothing behind
-        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.grad is not None}
+        return gradients_of(backward(model))  # the failure leaves nothing behind
 
-    model = build("TwoHeads")
-    backward(model)
-    reference = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert_equal(reference, ranks[:2].run(unused))
+    assert_equal(gradients_of(backward(build("TwoHeads"))), ranks[:2].run(unused))
 
 
 # ---- the graph's odd corners ----
@@ -365,17 +323,6 @@ class Checkpointed(nn.Module):
         return x
 
 
-def checkpointed(tied, reentrant, wrap):
-    torch.manual_seed(0)
-    model = Checkpointed(tied, reentrant).double()
-    share = share_of(dist.get_rank()) if dist.is_initialized() else slice(0, 2 * PER_RANK)
-    return train(model, wrap(model), [x[share] for x in data("mlp")], mean_over_ranks if wrap != same else same)
-
-
-def same(value):
-    return value
-
-
 @pytest.mark.parametrize(
     ("tied", "reentrant", "options"),
     [
@@ -386,36 +333,30 @@ def same(value):
     ],
 )
 def test_checkpointing(ranks, tied, reentrant, options):
-    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
-    assert_equal(checkpointed(tied, reentrant, same), ranks[:2].run(checkpointed, tied, reentrant, wrap))
+    check(ranks[:2], lambda: Checkpointed(tied, reentrant), with_small_buckets(**options))
 
 
 @pytest.mark.cpu("a gradient that comes again while its bucket travels is a race, and on cards said as one")
 def test_a_gradient_in_two_parts_is_refused(ranks):
     def twice():
         with pytest.raises(RuntimeError, match=r"one\.\w+ arrived 2 times.*static_graph=True"):
-            checkpointed(True, True, lambda m: DistributedDataParallel(m, **SMALL_BUCKETS))
+            backward(with_small_buckets()(Checkpointed(True, True).double()))
 
     ranks[:2].run(twice)
 
 
 def test_an_exception_in_backward_leaves_nothing_behind(ranks):
     def fail_then_train():
-        model = small()
-        backward(model)
+        model = backward(small())
         handle = model.module.first.weight.register_hook(lambda grad: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             backward(model)
         handle.remove()
         dist.barrier()
         model.zero_grad()
-        backward(model)
-        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.requires_grad}
+        return gradients_of(backward(model))
 
-    model = build("AllUsed")
-    backward(model)
-    reference = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
-    assert_equal(reference, ranks[:3].run(fail_then_train))
+    assert_equal(gradients_of(backward(build("AllUsed"))), ranks[:3].run(fail_then_train))
 
 
 def test_two_backwards_add_up(ranks):
@@ -424,29 +365,23 @@ def test_two_backwards_add_up(ranks):
     def twice():
         model = small()
         x = torch.full((2, 8), float(dist.get_rank()), dtype=torch.float64)
-        backward(model, x)
-        backward(model, x)
+        backward(backward(model, x), x)
         (model(x) + model(2 * x)).square().mean().backward()
-        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.requires_grad}
+        return gradients_of(model)
 
     model = build("AllUsed")
     for rank in range(2):
         x = torch.full((2, 8), float(rank), dtype=torch.float64)
         (model(x).square().mean() + (model(x) + model(2 * x)).square().mean() / 2).backward()
-    reference = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
-    assert_equal(reference, ranks[:2].run(twice))
+    assert_equal(gradients_of(model), ranks[:2].run(twice))
 
 
 def test_wrapping_again_does_not_send_twice(ranks):
     def wrap_twice():
         inner = build("AllUsed")
-        model = DistributedDataParallel(inner)
-        backward(model)
-        del model
-        model = DistributedDataParallel(inner)
-        inner.zero_grad()
-        backward(model)
-        return len(inner.first.weight._post_accumulate_grad_hooks)
+        backward(DistributedDataParallel(inner))
+        model = backward(DistributedDataParallel(inner))
+        return len(model.module.first.weight._post_accumulate_grad_hooks)
 
     assert ranks[:2].run(wrap_twice) == [1, 1]
 
@@ -482,25 +417,15 @@ def test_mixed_dtypes_travel_in_their_own_buckets(ranks):
 # ---- uneven inputs, hooks, mistakes ----
 
 
-def uneven(num_batches, parts, wrap=None):
-    """Weights. parts: as above; wrap: what joins the ranks."""
-    parts, model = [dist.get_rank()] if parts is None else parts, build("AllUsed")
-    wrapped = model if wrap is None else wrap(model)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, eps=1e-8)
-    with nullcontext() if wrap is None else wrapped.join():
-        for step, x in enumerate(data("AllUsed", steps=max(num_batches[part] for part in parts))):
-            optimizer.zero_grad()
-            backward(wrapped, torch.cat([x[share_of(part)] for part in parts if num_batches[part] > step]))
-            optimizer.step()
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
 @pytest.mark.parametrize("num_batches", [(2,), (0, 3), (3, 3, 3), (1, 2, 0, 5)], ids=str)
-@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, *UNUSED], ids=str)
 def test_uneven_inputs(ranks, num_batches, options):
-    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
-    weights = ranks[: len(num_batches)].run(uneven, num_batches, None, wrap)
-    assert_equal(uneven(num_batches, range(len(num_batches))), weights)
+    def weights(state):
+        return {name: tensor for name, tensor in state.items() if not name.endswith(".grad")}
+
+    joined = ranks[: len(num_batches)].run(trained_on, None, "AllUsed", num_batches, with_small_buckets(**options))
+    alone = trained_on(range(len(num_batches)), "AllUsed", num_batches, None)
+    assert_equal(weights(alone), list(map(weights, joined)))
 
 
 def test_join_can_divide_by_all_ranks(ranks):
@@ -523,16 +448,12 @@ def gradients_with(hook, wrap):
     for _ in range(2):
         model.zero_grad()
         backward(wrapped, torch.full((2, 8), 1.0 + dist.get_rank()))
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def ours(model):
-    return DistributedDataParallel(model, **SMALL_BUCKETS)
+    return gradients_of(model)
 
 
 def test_the_hook_averages_in_fp16(ranks):
-    exact = ranks[:3].run(gradients_with, None, ours)[0]
-    hooked = ranks[:3].run(gradients_with, comm_hooks.fp16_compress_hook, ours)
+    exact = ranks[:3].run(gradients_with, None, with_small_buckets())[0]
+    hooked = ranks[:3].run(gradients_with, comm_hooks.fp16_compress_hook, with_small_buckets())
     assert_equal(exact, hooked, rtol=2e-3)
     with pytest.raises(AssertionError):
         assert_equal(exact, hooked, rtol=1e-6)  # it did compress
@@ -542,11 +463,9 @@ def test_our_hooks_in_torch_and_torchs_in_ours(ranks):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
     reference = ranks[:2].run(gradients_with, fp16_compress_hook, torch_ddp)[0]
-    for hook, wrap in [
-        (comm_hooks.fp16_compress_hook, torch_ddp),
-        (fp16_compress_hook, ours),
-        (comm_hooks.fp16_compress_hook, ours),
-    ]:
+    ours = with_small_buckets()
+    pairs = [(comm_hooks.fp16_compress_hook, torch_ddp), (fp16_compress_hook, ours)]
+    for hook, wrap in [*pairs, (comm_hooks.fp16_compress_hook, ours)]:
         assert_equal(reference, ranks[:2].run(gradients_with, hook, wrap), rtol=1e-6)
 
 
