@@ -1,7 +1,5 @@
 """What chapter 01 counts and compares, and what chapters 01 and 03 run by NCCL's rules."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Chapter 09's runs: each measurement finds its mistake, and none where there is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever happens to the newest checkpoint is told in a sentence, the older one is offered; torch's own is equal."""
 
-from __future__ import annotations
-
 import re
 
 from helpers.chapters.fault_tolerance import (

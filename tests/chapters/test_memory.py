@@ -1,7 +1,5 @@
 """Chapter 05 says of Llama-3 8B what the predictors compute, and its selective checkpointing repeats no product."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

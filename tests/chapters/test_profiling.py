@@ -1,7 +1,5 @@
 """Chapter 10's runs: the slow rank is slow, the absent one is named, weights drift apart. No time is measured."""
 
-from __future__ import annotations
-
 import pytest
 import torch.distributed as dist
 

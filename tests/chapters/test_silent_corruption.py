@@ -1,7 +1,5 @@
 """A flipped bit of a product reaches all ranks, so only the checksum of the product finds it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The JSON of an old post: each key is explained, the batch rule is DeepSpeed's, its launcher runs it repaired."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The core files of the page of strategies: short, plain torch, equal to one process, and each runs copied alone."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

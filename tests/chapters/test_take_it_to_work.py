@@ -1,7 +1,5 @@
 """The terminal of the page of tools for work: it prints a command's answer without the job's lines and local paths."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.chapters.take_it_to_work import JobFolder

@@ -3,8 +3,6 @@
 Every two values of two options stand together in some case, if a plan may have both. Ranks 2, 3, 4 and 8; at most 150.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Eight ranks for meshes; smaller ones are slices of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import make_ranks

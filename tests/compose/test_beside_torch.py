@@ -1,7 +1,5 @@
 """Pairs of axes by torch's own DeviceMesh, DTensor, fully_shard and pipelining: the values that our Trainer gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

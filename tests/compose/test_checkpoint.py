@@ -1,7 +1,5 @@
 """Saved under one plan, resumed under another: equal to never having stopped."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

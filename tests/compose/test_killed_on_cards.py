@@ -1,7 +1,5 @@
 """A job on practice cards of which a rank is killed goes on from its checkpoint to the weights of one that was not."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """What cannot be composed is a sentence: what was asked, what it would send, and the nearest plan that works."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

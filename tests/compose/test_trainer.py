@@ -1,7 +1,5 @@
 """Any plan equals one process, on every rank, losses, norms, weights after five steps, and sends what was predicted."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

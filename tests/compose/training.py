@@ -1,7 +1,5 @@
 """A small GPT, trained by one process and by any plan: what the tests of composing compare."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache

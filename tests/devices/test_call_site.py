@@ -1,7 +1,5 @@
 """Whose line it was, and that asking is safe."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A practice card refuses what CUDA refuses, in its words and with the learner's line, and counts what it holds."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

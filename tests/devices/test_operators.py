@@ -1,7 +1,5 @@
 """Every operator that torch has samples for, its OpInfo table: values and gradients on a card equal the CPU's."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """On practice cards memory that is still in use is found, with both lines, and what waits as it should is let pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -4,8 +4,6 @@ With `--device card` it runs on practice cards, one here and one on each of two 
 that says `@pytest.mark.cuda("why")`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

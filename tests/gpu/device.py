@@ -1,7 +1,5 @@
 """What these tests call a GPU: NVIDIA's, or with `pytest --device card` a practice card, here and on two ranks."""
 
-from __future__ import annotations
-
 import torch
 
 from helpers.devices import CARD, GPU, accelerator

@@ -1,7 +1,5 @@
 """Mixed precision on a real GPU: autocast and the scaler beside torch's own, masters in float32."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

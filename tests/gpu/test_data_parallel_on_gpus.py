@@ -1,7 +1,5 @@
 """DataParallel on real GPUs: two replicas that share one, and N of them beside torch's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

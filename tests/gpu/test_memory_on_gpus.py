@@ -1,7 +1,5 @@
 """The memory meter on a real GPU: kinds from the dispatch mode, and what the caching allocator says beside them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

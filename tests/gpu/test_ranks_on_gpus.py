@@ -1,7 +1,5 @@
 """The same calls on GPUs: one rank a GPU through NCCL, or several ranks that share one through gloo."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

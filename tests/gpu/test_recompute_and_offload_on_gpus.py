@@ -1,7 +1,5 @@
 """Recomputation and offload on a real GPU: its random numbers, pinned copies on their own stream, the same bits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

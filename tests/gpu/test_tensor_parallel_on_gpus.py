@@ -1,7 +1,5 @@
 """A GPT cut over GPUs equals one GPU: losses and weights of a few steps in float64, dropout included."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Stage 3 of ZeRO over NCCL: whole, kept, built on the meta device, offloaded to pinned memory. One GPU: one rank."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

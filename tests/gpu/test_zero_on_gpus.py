@@ -1,7 +1,5 @@
 """Stages 1 and 2 of ZeRO over NCCL, and a checkpoint from one to the other. With one GPU: a world of one rank."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """The memory meter against exact arithmetic, against torch's own tracker, and over what may trip it."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import nullcontext
 

@@ -4,8 +4,6 @@ That starts eight processes which import torch. Chapter 12 does it whenever it r
 generations; here it is slow.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 

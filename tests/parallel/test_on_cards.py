@@ -1,7 +1,5 @@
 """Every strategy on practice cards equals itself on the CPU to the bit: losses and weights of three steps."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The complete script of chapter 03 resumes exactly under torchrun on gloo, and a rehearsal for GPUs finds nothing."""
 
-from __future__ import annotations
-
 import torch
 
 from helpers.commands.rehearse import rehearse

@@ -1,7 +1,5 @@
 """A small trainer on each rank, and the state that a checkpoint must bring back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

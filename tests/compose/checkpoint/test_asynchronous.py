@@ -1,7 +1,5 @@
 """What a thread saves is what was there at the call; it appears when every rank has written, and failures are told."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

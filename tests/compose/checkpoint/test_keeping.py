@@ -1,7 +1,5 @@
 """The newest ones are kept, and each k-th; nothing else in the folder is touched."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.compose.checkpoint import Keeper, step_folder

@@ -1,7 +1,5 @@
 """Damage is named by file and tensor, the newest whole checkpoint is found, and older formats are read or refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A resumed run draws the same masks under the same plan; where nothing can be saved, a sentence says why."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loss scaling is torch's, step by step; on several ranks the found-inf flag decides whether they stay together."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

@@ -1,7 +1,5 @@
 """Master weights: 2 + 2 + 12 bytes, float32 in all but the rounding, saved and continued bit for bit."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

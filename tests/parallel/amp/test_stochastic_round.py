@@ -1,7 +1,5 @@
 """Stochastic rounding is right on average."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What chapter 03 says of torch's own DDP: its buckets in the first steps, and what `no_sync` must wrap."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """Our autocast is torch's: the same tables, the same bits from each operation, the same losses and gradients."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings

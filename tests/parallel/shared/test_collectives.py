@@ -1,7 +1,5 @@
 """Many tensors, few messages, equal sums."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

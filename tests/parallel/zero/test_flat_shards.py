@@ -1,7 +1,5 @@
 """A flat vector and its shards: where things lie, what the two messages carry, and that views are views."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

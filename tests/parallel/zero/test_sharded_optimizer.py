@@ -1,7 +1,5 @@
 """Which optimizers may be cut: told by trying, for torch's own and for people's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

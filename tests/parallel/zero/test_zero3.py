@@ -1,7 +1,5 @@
 """Stage 3 of ZeRO equals one process: losses and weights of five AdamW steps, on every rank; what it holds, sends."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

@@ -1,7 +1,5 @@
 """Our Zero3 and torch's FSDP2, side by side: equal losses and weights, whichever way torch reshards."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -3,8 +3,6 @@
 Needs `pip install .[engines]`, g++ and ninja: DeepSpeed compiles a small extension when it first runs (about a minute).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

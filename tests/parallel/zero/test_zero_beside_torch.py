@@ -4,8 +4,6 @@ Torch gives whole parameters to ranks, as evenly as their sizes allow; we cut on
 takes optimizers that are not elementwise, and its ranks may hold unequal amounts.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist
