@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from helpers.chapters import composing, composing_cells
+from helpers.chapters.torch_trainer import TorchTrainer
 from helpers.compose import Plan
 from helpers.records import CommEvent, Span, Timeline
+from helpers.workloads import GPT, GPTConfig
 
 
 def test_a_plan_is_held_beside_one_process(ranks):
@@ -86,5 +88,23 @@ def test_waiting_inside_a_part_is_no_compute():
     assert computes == [(0, 2), (5, 6), (7, 10)] and found.spans[-1] == timeline.spans[-1]
 
 
-def test_our_trainer_and_torchs_parts_give_the_same(ranks):
-    assert composing.equal_to_torch(ranks[:2], Plan(dp=2, zero=3), steps=2).startswith("equal: 38 tensors x 2 ranks")
+PAIRS = [Plan(dp=2, tp=2, zero=3), Plan(dp=2, pp=2, num_microbatches=4), Plan(pp=2, tp=2, num_microbatches=4)]
+
+
+@pytest.mark.parametrize("plan", PAIRS, ids=str)
+def test_our_trainer_and_torchs_parts_give_the_same(ranks, plan):
+    assert composing.equal_to_torch(ranks, plan).startswith("equal: 38 tensors x 4 ranks")
+
+
+@pytest.mark.parametrize(
+    ("tied", "plan", "words"),
+    [
+        (True, Plan(dp=2, pp=2), "tied=True"),
+        (False, Plan(dp=2, tp=2, zero=1), "stage 3 without"),
+        (False, Plan(dp=2, tp=2), "takes no DTensors"),
+    ],
+    ids=["tied", "zero 1", "DDP with tp"],
+)
+def test_what_torchs_parts_cannot_do_is_a_sentence(tied, plan, words):
+    with pytest.raises(ValueError, match=words):
+        TorchTrainer(GPT(GPTConfig.tiny(tied=tied)), plan)

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.chapters.composing import PlanRank
 from helpers.compose import Plan, Trainer
 from helpers.observe.equality import assert_equal
+from helpers.observe.training import Training, beside_one_process
 from helpers.parallel.tensor_parallel.sequence_shards import ShardDropout
-from helpers.workloads import GPT, MLP, GPTConfig, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, characters, token_loss
 from tests.compose.cases import Case, case_of, cases, pairs, possible
 from tests.compose.training import NO_GRADIENT, batches, build, composed, one_process, predicted
 
@@ -45,6 +47,28 @@ def test_a_plan_equals_one_process(eight, case):
 @pytest.mark.parametrize("case", [case for case in CASES if case not in IN_CI], ids=str)
 def test_any_plan_equals_one_process(eight, case):
     check(eight, case)
+
+
+CLIPPED = Training(
+    # With parts, copies of norms and biases, and a key and value head that both ranks of two hold.
+    model=lambda: GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16, num_heads=4, num_kv_heads=1)).double(),
+    batch=lambda step: characters().batch(step, 8, 8),
+    optimizer=torch.optim.SGD,
+    options=dict(lr=0.5, momentum=0.9),
+    steps=3,
+    max_norm=0.2,
+    state=nn.Module.state_dict,
+)
+PAIRS = [*(Plan(dp=2, tp=2, zero=zero) for zero in (1, 2, 3)), Plan(pp=2, tp=2, num_microbatches=4)]
+PAIRS.append(Plan(dp=2, pp=2, zero=1, num_microbatches=2))
+
+
+@pytest.mark.parametrize("plan", PAIRS, ids=str)
+def test_clipped_steps_of_sgd_on_two_axes_equal_one_process(ranks, plan):
+    """A factor on all gradients shows in SGD's weights; Adam would divide it out again."""
+    alone = CLIPPED.run()
+    assert alone["norms"].min() > CLIPPED.max_norm
+    beside_one_process(ranks, CLIPPED.under(PlanRank, plan=plan), alone)
 
 
 # -- what a plan of pairs does not vary --------------------------------------------------------------------------------

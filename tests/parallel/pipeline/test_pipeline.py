@@ -15,6 +15,7 @@ from helpers.observe.comms import record_comms
 from helpers.observe.training import Training
 from helpers.parallel.pipeline import PipelineCore, PipelineStage
 from helpers.parallel.pipeline.partition import FunctionLayer, partition
+from helpers.parallel.zero import Zero1
 from helpers.ranks import RankError
 from helpers.schedules import ORDERS, Schedule, gpipe, interleaved, one_f_one_b, zb_h1
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, token_loss
@@ -164,6 +165,39 @@ def test_the_mean_over_tokens_or_copies_and_the_clipped_norm_on_a_mesh(ranks, ki
     found = {"loss": loss, "norm": nn.utils.clip_grad_norm_(model.parameters(), 0.5)}
     found |= {f"{name}.grad": p.grad for name, p in model.named_parameters()}
     pipeline._compare(found, ranks[:num_ranks].run(on_a_mesh, kind, num_copies))
+
+
+def two_numbers():
+    """A stage of one number: the second copy's shard of it is empty."""
+    mesh = init_device_mesh(computing_device().type, (2, 2), mesh_dim_names=("dp", "pp"))
+    layers = [nn.Linear(1, 1, bias=False).double(), nn.Linear(1, 1, bias=False).double()]
+    for layer in layers:
+        nn.init.ones_(layer.weight)
+    stage = PipelineStage(layers, mesh["pp"].get_group(), one_f_one_b(2, 1), loss=lambda output, target: output.sum())
+    optimizer = Zero1(stage.parameters(), torch.optim.SGD, mesh["dp"].get_group(), lr=0.1)
+    x = torch.full((4, 1), 0.5, dtype=torch.float64)
+    stage.step(x, x)
+    return optimizer.clip_grad_norm_(1.0).item(), sum(piece.tensor.numel() for piece in optimizer.pieces)
+
+
+def test_a_rank_with_an_empty_shard_knows_the_other_axes(ranks):
+    norms, sizes = zip(*ranks.run(two_numbers), strict=True)
+    assert norms == pytest.approx([8**0.5] * 4) and sizes == (1, 1, 0, 0)  # 2 and 2, the mean over copies
+
+
+def stage_without_weights():
+    """One rank has no gradient, and so no dtype of its own."""
+    layers = [nn.Linear(2, 2).double(), nn.Tanh()]
+    for parameter in layers[0].parameters():
+        nn.init.ones_(parameter)
+    stage = PipelineStage(layers, None, one_f_one_b(2, 1), loss=lambda output, target: output.sum())
+    stage.step(torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1))
+    return stage.clip_grad_norm_(1.0).item()
+
+
+def test_a_stage_without_weights_takes_part_in_the_norm(ranks):
+    derivative = 1 / torch.cosh(torch.ones(2)) ** 2
+    assert ranks[:2].run(stage_without_weights) == pytest.approx([derivative.norm().item()] * 2)
 
 
 # -- what is sent, and what is held ----------------------------------------------------------------------------------
