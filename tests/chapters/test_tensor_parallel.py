@@ -29,6 +29,11 @@ def test_another_message_than_the_predicted_one_is_an_error(ranks, monkeypatch):
         tensor_parallel.checked_messages(ranks[:2], batch=1)
 
 
+def test_dtensor_is_equal_to_one_process_and_all_reduces_six_times_a_layer_unless_the_plan_shares_the_input(ranks):
+    verdict, size, larger, per_layer = tensor_parallel.compare_with_dtensor(ranks)
+    assert verdict.startswith("equal: 36 tensors x 4 ranks") and size < larger and per_layer == 6
+
+
 def test_equal_seeds_draw_replicas(ranks):
     first, second = tensor_parallel.draw_weight(ranks[:2], lambda: 7).chunk(2)
     assert first.equal(second)

@@ -1,4 +1,6 @@
-"""Our Zero3 and torch's FSDP2, side by side: equal losses and weights, whichever way torch reshards."""
+"""Torch's FSDP2 trains like one process, as our Zero3 does, whichever way it reshards; both round alike."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,19 +12,55 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
+from helpers.observe.training import DataParallelRanks, Training, beside_one_process
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
 
-STEPS, SIZES = 5, [8, 16, 12, 4]  # FSDP2 cuts along dimension 0
+SIZES = [8, 16, 12, 4]  # FSDP2 cuts along dimension 0
 
 
-def plain(dtype=torch.float64):
-    torch.manual_seed(0)
-    return MLP(SIZES).to(dtype)
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(16, width, generator=generator, dtype=torch.float64) for width in (8, 4)]
 
 
-def torch_fsdp(dtype=torch.float64, mesh=None, **options):
-    model = plain(dtype)
+TRAINING = Training(
+    model=lambda: MLP(SIZES).double(),
+    batch=batch,
+    loss=lambda output, target: (output - target).square().mean(),
+    options=dict(lr=1e-2, eps=1e-3),
+    steps=5,
+    max_norm=0.1,
+    state=nn.Module.state_dict,
+)
+IN_32_BITS = replace(
+    TRAINING, model=lambda: MLP(SIZES), batch=lambda step: [each.float() for each in batch(step)], max_norm=None
+)
+
+
+class Ours(DataParallelRanks):
+    def __init__(self, model, training, **options):
+        super().__init__(Zero3(model, **options), training)
+
+    def clip(self, max_norm):
+        return self.model.clip_grad_norm_(max_norm)
+
+    def state(self):
+        return self.model.full_state()
+
+
+class Torchs(DataParallelRanks):
+    def __init__(self, model, training, **options):
+        super().__init__(torch_fsdp(model, **options), training)
+
+    def clip(self, max_norm):
+        return super().clip(max_norm).full_tensor()
+
+    def state(self):
+        return {name: tensor.full_tensor().clone() for name, tensor in self.model.state_dict().items()}
+
+
+def torch_fsdp(model, mesh=None, **options):
     names = ("shard",) if mesh is None else ("replicate", "shard")
     mesh = init_device_mesh(computing_device().type, mesh or (dist.get_world_size(),), mesh_dim_names=names)
     for layer in model.layers:
@@ -30,86 +68,38 @@ def torch_fsdp(dtype=torch.float64, mesh=None, **options):
     return fully_shard(model, mesh=mesh, **options)
 
 
-def train(model, dtype=torch.float64, clip=None):
-    """Losses, averaged over ranks, and norms of the gradients."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
-    history = {}
-    for step in range(STEPS):
-        torch.manual_seed(100 * step + dist.get_rank())
-        optimizer.zero_grad()
-        loss = model(torch.randn(4, SIZES[0], dtype=dtype)).float().square().mean()
-        loss.backward()
-        if clip is not None:
-            ours = isinstance(model, Zero3)
-            norm = model.clip_grad_norm_(clip) if ours else nn.utils.clip_grad_norm_(model.parameters(), clip)
-            history[f"norm {step}"] = norm if ours else norm.full_tensor()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-        history[f"loss {step}"] = mean
-    return history
-
-
-def weights_of(model):
-    if isinstance(model, Zero3):
-        return model.full_state()
-    return {name: tensor.full_tensor().clone() for name, tensor in model.state_dict().items()}
-
-
-def ours_on_rank(dtype=torch.float64, clip=None, **options):
-    model = Zero3(plain(dtype), **options)
-    return train(model, dtype, clip) | weights_of(model)
-
-
-def torch_on_rank(dtype=torch.float64, clip=None, **options):
-    model = torch_fsdp(dtype, **options)
-    return train(model, dtype, clip) | weights_of(model)
-
-
 @pytest.mark.parametrize(
-    "world_size", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4]
+    "options",
+    [{}, dict(mesh=(2, 2)), dict(offload_policy=CPUOffloadPolicy(pin_memory=False), reshard_after_forward=False)],
+    ids=["shards", "hybrid", "offload, kept"],
 )
-def test_equal_to_fsdp2(ranks, world_size):
-    theirs, ours = (ranks[:world_size].run(f, clip=0.1) for f in (torch_on_rank, ours_on_rank))
-    assert_equal(theirs[0], ours)
+def test_it_equals_one_process_as_ours_does(ranks, options):
+    """Ours is held to one process here and in test_zero3.py. Hybrid: shards over two ranks, and copies over two."""
+    training = replace(TRAINING, max_norm=None) if options else TRAINING  # torch clips one kind of mesh on one device
+    beside_one_process(ranks, training.under(Torchs, **options))
+    beside_one_process(ranks, TRAINING.under(Ours))
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_reshard_after_forward_is_keep_parameters(ranks, keep):
     """reshard_after_forward=True is ZeRO-3; False keeps the weights until backward, so it holds what stage 2 holds."""
 
-    def gathers(make):
-        model = make()
+    def gathers(training):
+        model = training.build().model
         with record_comms() as recorder:
             model(torch.ones(4, SIZES[0], dtype=torch.float64)).sum().backward()
-        return sum(event.op == "all_gather" for event in recorder.log.events), train(model) | weights_of(model)
+        return sum(event.op == "all_gather" for event in recorder.log.events)
 
-    def theirs():
-        return gathers(lambda: torch_fsdp(reshard_after_forward=not keep))
-
-    def ours():
-        return gathers(lambda: Zero3(plain(), keep_parameters=keep))
-
-    for (expected, right), (found, mine) in zip(ranks[:2].run(theirs), ranks[:2].run(ours), strict=True):
-        assert found == expected == (3 if keep else 6)
-        assert_equal(right, mine)
-
-
-def test_hybrid_sharding_gives_the_same_numbers(ranks):
-    """FSDP2 on a mesh of 2 x 2 shards over two ranks and copies over two; shards over all four must train alike."""
-    theirs = ranks.run(torch_on_rank, mesh=(2, 2))
-    assert_equal(theirs[0], theirs)
-    assert_equal(theirs[0], ranks.run(ours_on_rank))
+    theirs, ours = TRAINING.under(Torchs, reshard_after_forward=not keep), TRAINING.under(Ours, keep_parameters=keep)
+    assert ranks[:2].run(gathers, theirs) == ranks[:2].run(gathers, ours) == [3 if keep else 6] * 2
 
 
 def test_mixed_precision_rounds_as_fsdp2_does(ranks):
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    theirs = ranks[:2].run(torch_on_rank, torch.float32, mp_policy=policy)
-    ours = ranks[:2].run(ours_on_rank, torch.float32, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    assert_equal(theirs[0], ours, rtol=1e-4)
-    exact = ranks[:2].run(ours_on_rank, torch.float32)
+    dtypes = dict(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    theirs = ranks[:2].run(IN_32_BITS.under(Torchs, mp_policy=MixedPrecisionPolicy(**dtypes)).run)
+    assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Ours, **dtypes).run), rtol=1e-4)
     with pytest.raises(AssertionError):
-        assert_equal(theirs[0], exact, rtol=1e-4)
+        assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Ours).run), rtol=1e-4)
 
 
 def test_bf16_gathers_and_an_fp32_reduction_send_as_many_bytes_as_an_fp32_all_reduce(ranks):
@@ -117,10 +107,10 @@ def test_bf16_gathers_and_an_fp32_reduction_send_as_many_bytes_as_an_fp32_all_re
 
     def sent_per_parameter(**dtypes):
         policy = MixedPrecisionPolicy(**dtypes)
-        model = torch_fsdp(torch.float32, mp_policy=policy)
+        model = torch_fsdp(MLP(SIZES), mp_policy=policy)
         with record_comms() as recorder:
             model(torch.ones(4, SIZES[0])).float().sum().backward()
-        count, size = sum(p.numel() for p in plain().parameters()), dist.get_world_size()
+        count, size = sum(p.numel() for p in model.parameters()), dist.get_world_size()
         # The payload of an all-gather is a shard, and that of a reduce-scatter the whole.
         events = [(event.op, event.payload_bytes) for event in recorder.log.events]
         return [sum(n * (size if op == "all_gather" else 1) for op, n in events if op == name) / count
@@ -129,8 +119,3 @@ def test_bf16_gathers_and_an_fp32_reduction_send_as_many_bytes_as_an_fp32_all_re
     usual = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     assert ranks[:2].run(sent_per_parameter, **usual) == [[2 + 2, 4]] * 2
     assert ranks[:2].run(sent_per_parameter) == [[4 + 4, 4]] * 2  # 12 bytes: 1.5 times the 8 of an fp32 all-reduce
-
-
-def test_offload_of_torch_gives_the_same_numbers(ranks):
-    theirs = ranks[:2].run(torch_on_rank, offload_policy=CPUOffloadPolicy(pin_memory=False))
-    assert_equal(theirs[0], ranks[:2].run(ours_on_rank))
