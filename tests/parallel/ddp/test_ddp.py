@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as torch_ddp
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 from helpers.chapters.ddp import AveragedGradients
 from helpers.observe.equality import assert_equal, state_of
 from helpers.observe.training import Training, beside_one_process
 from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, MiniDDP, NaiveDDP, comm_hooks
+from helpers.parallel.shared import recompute
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
 PER_RANK, STEPS = 4, 4
@@ -307,40 +308,57 @@ def test_unused_parameters_are_named(ranks):
 # ---- the graph's odd corners ----
 
 
-class Checkpointed(nn.Module):
-    """Two checkpoints; with `tied` the same layer stands in both."""
+REENTRANT, NOT_REENTRANT = (partial(torchs_checkpoint, use_reentrant=flag) for flag in (True, False))
 
-    def __init__(self, tied, reentrant):
+
+class Checkpointed(nn.Module):
+    """Two checkpoints; with `tied` the same layer stands in both, so that its hooks fire once for each."""
+
+    def __init__(self, tied, run):
         super().__init__()
         self.first, self.one = nn.Linear(8, 8), nn.Linear(8, 8)
         self.two = self.one if tied else nn.Linear(8, 8)
-        self.reentrant = reentrant
+        self.run = run
 
     def forward(self, x):
         x = self.first(x)
         for layer in (self.one, self.two):
-            x = torch.tanh(checkpoint(layer, x, use_reentrant=self.reentrant))
+            x = torch.tanh(self.run(layer, x))
         return x
 
 
 @pytest.mark.parametrize(
-    ("tied", "reentrant", "options"),
+    ("tied", "run", "options"),
     [
-        (True, False, {}),
-        (False, True, {}),
-        (True, True, {"static_graph": True}),
-        (False, True, {"find_unused_parameters": True}),
+        (True, NOT_REENTRANT, {}),
+        (False, REENTRANT, {}),
+        (True, REENTRANT, {"static_graph": True}),
+        (False, REENTRANT, {"find_unused_parameters": True}),
+        (False, recompute.checkpoint, {}),
+        (True, recompute.checkpoint, {"static_graph": True}),
     ],
 )
-def test_checkpointing(ranks, tied, reentrant, options):
-    check(ranks[:2], lambda: Checkpointed(tied, reentrant), with_small_buckets(**options))
+def test_checkpointing(ranks, tied, run, options):
+    check(ranks[:2], lambda: Checkpointed(tied, run), with_small_buckets(**options))
+
+
+@pytest.mark.parametrize("mode", [dict(), dict(every=2), dict(mode="selective")], ids=str)
+@pytest.mark.parametrize("options", [dict(), dict(static_graph=True)], ids=str)
+def test_recomputed_blocks(ranks, mode, options):
+    def wrap(model):
+        recompute.recompute_blocks(model, **mode)
+        return with_small_buckets(**options)(model)
+
+    config = GPTConfig.tiny(context=8, num_layers=4, hidden=16)
+    check(ranks[:2], lambda: GPT(config), wrap, kind="TinyGPT")
 
 
 @pytest.mark.cpu("a gradient that comes again while its bucket travels is a race, and on cards said as one")
-def test_a_gradient_in_two_parts_is_refused(ranks):
+@pytest.mark.parametrize("run", [REENTRANT, recompute.checkpoint], ids=["torch's", "ours"])
+def test_a_gradient_in_two_parts_is_refused(ranks, run):
     def twice():
         with pytest.raises(RuntimeError, match=r"one\.\w+ arrived 2 times.*static_graph=True"):
-            backward(with_small_buckets()(Checkpointed(True, True).double()))
+            backward(with_small_buckets()(Checkpointed(True, run).double()))
 
     ranks[:2].run(twice)
 

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils import checkpoint as torchs
 
 from helpers.observe.equality import assert_equal, state_of
-from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.autocast import autocast
 from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
 from helpers.parallel.shared.virtual_devices import VirtualDevices
@@ -48,9 +47,19 @@ def gradients(model, run=None, *, seed=5):
     return {"loss": loss.detach(), **state_of(model)}
 
 
-def assert_same_bits(expected, actual):
-    assert expected.keys() == actual.keys()
-    assert [name for name in expected if not torch.equal(expected[name], actual[name])] == []
+assert_same_bits = partial(assert_equal, rtol=0)
+
+
+def one_backward(run, dtype=torch.float64, dropout=0.3, **options):
+    """Output, and gradients of the input and of the weights, of `run(layers, x)` on the same layers and masks."""
+    layers, x = piece(dtype, dropout), torch.randn(4, 6, dtype=dtype, generator=torch.Generator().manual_seed(2))
+    x.requires_grad_()
+    torch.manual_seed(3)
+    out = run(layers, x, **options)
+    torch.rand(5)  # others draw numbers between forward and backward
+    out.float().square().sum().backward()
+    after = torch.rand(3)  # to them the recomputation must be invisible
+    return {"out": out.detach(), "x": x.grad, "after": after, **state_of(layers)}
 
 
 def kept_bytes(run):
@@ -64,38 +73,15 @@ def kept_bytes(run):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["ours", *TORCHS])
 def test_gradients_and_dropout_are_those_of_the_plain_run_to_the_bit(name, dtype):
-    results = []
-    for run in (RUNS["plain"], RUNS[name]):
-        layers, x = piece(dtype), torch.randn(4, 6, dtype=dtype, generator=torch.Generator().manual_seed(2))
-        x.requires_grad_()
-        torch.manual_seed(3)
-        out = run(layers, x * 2)
-        torch.rand(5)  # others draw numbers between forward and backward
-        out.square().sum().backward()
-        after = torch.rand(3)  # to them the recomputation must be invisible
-        results.append({"out": out.detach(), "x": x.grad, "after": after, **state_of(layers)})
-    assert_same_bits(*results)
+    assert_same_bits(one_backward(RUNS["plain"], dtype), one_backward(RUNS[name], dtype))
 
 
-def test_without_the_state_of_the_random_numbers_the_gradients_are_wrong():
-    results = []
-    for preserve in (True, False):
-        layers, x = piece(), torch.ones(4, 6, dtype=torch.float64)
-        torch.manual_seed(3)
-        checkpoint(layers, x, preserve_rng_state=preserve).sum().backward()
-        results.append(state_of(layers))
-    right, wrong = results
-    assert torch.equal(right["0.weight"], wrong["0.weight"])
+def test_without_the_state_of_the_random_numbers_the_gradients_are_wrong_unless_nothing_is_dropped():
+    right, wrong = one_backward(RUNS["plain"]), one_backward(checkpoint, preserve_rng_state=False)
+    assert torch.equal(right["out"], wrong["out"])
     assert (right["0.weight.grad"] - wrong["0.weight.grad"]).norm() > 0.1 * right["0.weight.grad"].norm()
-
-
-def test_without_dropout_the_state_is_not_needed():
-    results = []
-    for preserve in (True, False):
-        layers = piece(dropout=0.0)
-        checkpoint(layers, torch.ones(4, 6, dtype=torch.float64), preserve_rng_state=preserve).sum().backward()
-        results.append(state_of(layers))
-    assert_same_bits(*results)
+    plain = one_backward(RUNS["plain"], dropout=0.0)
+    assert_same_bits(plain, one_backward(checkpoint, dropout=0.0, preserve_rng_state=False))
 
 
 def test_a_first_block_whose_input_needs_no_gradient_still_trains():
@@ -107,16 +93,10 @@ def test_a_first_block_whose_input_needs_no_gradient_still_trains():
 
 
 def test_nested_checkpoints():
-    def outer(run, layers, x):
-        return run(lambda y: run(layers[3:], run(layers[:3], y)), x)
+    def nested(layers, x):
+        return checkpoint(lambda y: checkpoint(layers[3:], checkpoint(layers[:3], y)), x)
 
-    results = []
-    for run in (RUNS["plain"], checkpoint):
-        layers, x = piece(), torch.ones(4, 6, dtype=torch.float64, requires_grad=True)
-        torch.manual_seed(3)
-        outer(run, layers, x).square().sum().backward()
-        results.append({"x": x.grad, **state_of(layers)})
-    assert_same_bits(*results)
+    assert_same_bits(one_backward(RUNS["plain"]), one_backward(nested))
 
 
 def test_arguments_of_every_kind_and_results_of_every_kind():
@@ -182,39 +162,30 @@ def test_without_a_graph_it_is_a_call():
 
 
 @pytest.mark.parametrize("backward_inside", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_is_as_it_was_in_forward(dtype, backward_inside):
+@pytest.mark.parametrize(
+    ("open_autocast", "dtype", "reference"),
+    [
+        (partial(torch.autocast, "cpu"), torch.bfloat16, "torch, reentrant"),
+        (partial(torch.autocast, "cpu"), torch.float16, "torch, reentrant"),
+        (autocast, torch.bfloat16, "plain"),
+    ],
+    ids=["torch's, bf16", "torch's, fp16", "ours"],
+)
+def test_autocast_is_as_it_was_in_forward(open_autocast, dtype, reference, backward_inside):
     results = []
-    for run in (RUNS["torch, reentrant"], checkpoint):
+    for run in (RUNS[reference], checkpoint):
         layers, x, seen = piece(torch.float32), torch.randn(4, 6, generator=torch.Generator().manual_seed(2)), []
         layers[0].register_forward_hook(lambda module, args, out, seen=seen: seen.append(out.dtype))
         torch.manual_seed(3)
-        with torch.autocast("cpu", dtype):
+        with open_autocast(dtype):
             loss = run(layers, x.requires_grad_()).float().square().sum()
             if backward_inside:
                 loss.backward()
         if not backward_inside:
             loss.backward()
-        assert seen == [dtype, dtype]
+        assert set(seen) == {dtype}
         results.append({"x": x.grad, **state_of(layers)})
-    assert_same_bits(*results)
-
-
-@pytest.mark.parametrize("backward_inside", [False, True])
-def test_our_own_autocast_is_as_it_was_in_forward(backward_inside):
-    results = []
-    for run in (RUNS["plain"], checkpoint):
-        layers, x, seen = piece(torch.float32), torch.ones(4, 6, requires_grad=True), []
-        layers[0].register_forward_hook(lambda module, args, out, seen=seen: seen.append(out.dtype))
-        torch.manual_seed(3)
-        with autocast(torch.bfloat16):
-            loss = run(layers, x).float().square().sum()
-            if backward_inside:
-                loss.backward()
-        if not backward_inside:
-            loss.backward()
-        assert set(seen) == {torch.bfloat16}
-        results.append({"x": x.grad, **state_of(layers)})
+    assert len(seen) == 2
     assert_same_bits(*results)
 
 
@@ -250,20 +221,11 @@ def test_autograd_grad_is_refused_with_a_sentence():
 
 
 @pytest.mark.parametrize("num_segments", [1, 2, 3, 5, 6])
-def test_sequential_equals_plain_and_torchs(num_segments):
-    runs = [
-        lambda layers, x: layers(x),
-        lambda layers, x: checkpoint_sequential(layers, num_segments, x),
-        lambda layers, x: torchs.checkpoint_sequential(layers, num_segments, x, use_reentrant=False),
-    ]
-    results = []
-    for run in runs:
-        layers, x = piece(), torch.ones(4, 6, dtype=torch.float64, requires_grad=True)
-        torch.manual_seed(3)
-        run(layers, x).square().sum().backward()
-        results.append({"x": x.grad, **state_of(layers)})
-    assert_same_bits(results[0], results[1])
-    assert_same_bits(results[0], results[2])
+def test_sequential_equals_the_plain_run(num_segments):
+    def in_segments(layers, x):
+        return checkpoint_sequential(layers, num_segments, x)
+
+    assert_same_bits(one_backward(RUNS["plain"]), one_backward(in_segments))
 
 
 def test_sequential_keeps_one_input_a_segment_and_the_inside_of_the_last():
@@ -333,64 +295,3 @@ def test_blocks_refuse_a_wrapper_and_a_second_time():
         model = tiny()
         with recompute_blocks(model, mode=mode), pytest.raises(RuntimeError, match="recompute already"):
             recompute_blocks(model)
-
-
-class Shared(nn.Module):
-    """One layer in two checkpoints: its hooks fire once for each."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.shared = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x, run):
-        return run(self.shared, torch.tanh(run(self.shared, self.first(x.double()))))
-
-
-def averaged_gradients(build, loss_of, mode, options):
-    """Three steps under DDP on this rank's half of the batch; no dropout, so that one process can be the reference."""
-    import torch.distributed as dist
-
-    torch.manual_seed(0)
-    model = build().double()
-    wrapped, tokens = model, batch(4)
-    if dist.is_initialized():
-        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.002, first_bucket_mb=0.0005, **options)
-        tokens = tokens[2 * dist.get_rank() :][:2]
-    if mode is not None:
-        recompute_blocks(model, **mode)
-    for _ in range(3):  # from the second on DDP has its rebuilt buckets
-        model.zero_grad()
-        loss_of(wrapped, tokens).backward()
-    return state_of(model)
-
-
-def gpt_loss(model, tokens):
-    return token_loss(model(tokens), tokens)
-
-
-def shared_loss(model, x, run=checkpoint):
-    return model(x, run).square().mean()
-
-
-def without_dropout():
-    return tiny(dropout=0.0)
-
-
-@pytest.mark.parametrize("mode", [dict(), dict(every=2), dict(mode="selective")])
-@pytest.mark.parametrize("options", [dict(), dict(static_graph=True)])
-def test_blocks_under_ddp_on_two_ranks(ranks, mode, options):
-    reference = averaged_gradients(without_dropout, gpt_loss, None, {})
-    on_ranks = ranks[:2].run(averaged_gradients, without_dropout, gpt_loss, mode, options)
-    assert_equal(reference, on_ranks, atol={"*.key.bias.grad": 1e-12})  # zero in theory
-
-
-@pytest.mark.cpu("its refused half is a race, and on cards said as one")
-def test_a_layer_in_two_checkpoints_needs_a_static_graph_under_ddp(ranks):
-    reference = averaged_gradients(Shared, partial(shared_loss, run=RUNS["plain"]), None, {})
-    assert_equal(reference, ranks[:2].run(averaged_gradients, Shared, shared_loss, None, dict(static_graph=True)))
-
-    def without():
-        with pytest.raises(RuntimeError, match=r"arrived 2 times.*static_graph=True"):
-            averaged_gradients(Shared, shared_loss, None, {})
-
-    ranks[:2].run(without)
