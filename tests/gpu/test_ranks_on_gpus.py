@@ -4,13 +4,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.chapters.ddp import AveragedGradients
 from helpers.commands import doctor
-from helpers.observe.equality import assert_equal, state_of
+from helpers.observe.training import Training, beside_one_process
 from helpers.parallel.ddp import DistributedDataParallel, NaiveDDP
 from helpers.workloads import MLP, synthetic
 from tests.gpu.device import KIND, NUM_GPUS, here, module
 
-NUM_ROWS, STEPS = 24, 3
+NUM_ROWS = 24
 SHARED = pytest.param("on_shared_gpu", marks=pytest.mark.cuda("ranks with cards share none"))
 
 
@@ -50,21 +51,14 @@ def test_ranks_that_share_a_gpu_can_broadcast(on_shared_gpu):
     assert on_shared_gpu.run(broadcast_from_last) == [[float(NUM_GPUS)] * 5] * (NUM_GPUS + 1)
 
 
-def trained(wrap=None):
-    """An MLP after STEPS steps in float64: alone on all rows, or wrapped, on this rank's rows."""
-    torch.manual_seed(0)
-    model = MLP([12, 16, 4]).to(here(), torch.float64)
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if wrap else (0, 1)
-    inputs, targets = (rows[rank::world_size].to(here()) for rows in synthetic(NUM_ROWS, 12, 4, dtype=torch.float64))
-    wrapped = wrap(model, dist.group.WORLD) if wrap else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(wrapped(inputs), targets).backward()
-        if isinstance(wrapped, NaiveDDP):
-            wrapped.average_gradients()
-        optimizer.step()
-    return state_of(model)
+TRAINING = Training(
+    model=lambda: MLP([12, 16, 4]).to(here(), torch.float64),
+    batch=lambda _: [rows.to(here()) for rows in synthetic(NUM_ROWS, 12, 4, dtype=torch.float64)],
+    loss=torch.nn.functional.cross_entropy,
+    optimizer=torch.optim.SGD,
+    options=dict(lr=0.1),
+    steps=3,
+)
 
 
 @pytest.mark.parametrize("wrap", [NaiveDDP, DistributedDataParallel])
@@ -73,8 +67,8 @@ def test_ddp_equals_one_process(kind, wrap, request):
     pool = request.getfixturevalue(kind)
     if NUM_ROWS % len(pool):
         pytest.skip(f"{NUM_ROWS} rows do not divide into {len(pool)} equal shares")
-    alone = pool.run(trained)[0]
-    assert_equal(alone, pool.run(trained, wrap))
+    alone = pool.run(TRAINING.run)[0]
+    beside_one_process(pool, TRAINING.under(AveragedGradients, wrap=wrap), alone)
 
 
 def fail_on_the_last_rank():

@@ -1,5 +1,7 @@
 """Recomputation and offload on a real GPU: its random numbers, pinned copies on their own stream, the same bits."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -75,10 +77,7 @@ def test_many_steps_in_a_row_reuse_memory_without_harm():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(20):
             optimizer.zero_grad()
-            if offloaded:
-                with offload_activations(devices, model, prefetch=2):
-                    loss = plain(model, tokens)
-            else:
+            with offload_activations(devices, model, prefetch=2) if offloaded else nullcontext():
                 loss = plain(model, tokens)
             loss.backward()
             optimizer.step()
@@ -91,10 +90,7 @@ def test_offloading_lowers_what_the_gpu_holds_after_forward():
     for offloaded in (False, True):
         model, tokens = model_and_tokens(torch.float32, hidden=512)
         devices, before = PinnedDevices(KIND), module.memory_allocated()
-        if offloaded:
-            with offload_activations(devices, model):
-                loss = plain(model, tokens)
-        else:
+        with offload_activations(devices, model) if offloaded else nullcontext():
             loss = plain(model, tokens)
         module.synchronize()
         torch.empty(1, device=KIND)  # the allocator takes back what the copying stream has finished with

@@ -1,4 +1,6 @@
-"""Stages 1 and 2 of ZeRO over NCCL, and a checkpoint from one to the other. With one GPU: a world of one rank."""
+"""The stages of ZeRO over NCCL, and a checkpoint from one to the other. With one GPU: a world of one rank."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -7,64 +9,82 @@ from torch import nn
 
 from helpers.compose import Plan, Trainer
 from helpers.observe.equality import assert_equal
-from helpers.parallel.zero import Zero1, Zero2
+from helpers.observe.training import DataParallelRanks, Training, beside_one_process
+from helpers.parallel.memory import PinnedDevices
+from helpers.parallel.zero import Zero1, Zero2, Zero3
 from helpers.workloads import MLP
-from tests.gpu.device import here
+from tests.gpu.device import KIND, here
 
-WAYS = ("one process", "stage 1", "stage 1, all_reduce", "stage 2")
 OPTIONS = dict(lr=1e-3, weight_decay=0.1, fused=True)
-
-
-def make(way, model):
-    if way == "one process":
-        return torch.optim.AdamW(model.parameters(), **OPTIONS)
-    if way == "stage 2":
-        return Zero2(model, torch.optim.AdamW, bucket_bytes=2000, **OPTIONS)
-    reduce = "all_reduce" if "all_reduce" in way else "reduce_scatter"
-    return Zero1(model.named_parameters(), torch.optim.AdamW, reduce=reduce, bucket_bytes=2000, **OPTIONS)
+WAYS = {
+    "stage 1": lambda model, *how, **options: Zero1(model.named_parameters(), *how, bucket_bytes=2000, **options),
+    "stage 1, all_reduce": lambda model, *how, **options: Zero1(
+        model.named_parameters(), *how, reduce="all_reduce", **options
+    ),
+    "stage 2": partial(Zero2, bucket_bytes=2000),
+    "stage 3": Zero3,
+    "stage 3, kept": partial(Zero3, keep_parameters=True),
+    "stage 3, offloaded": lambda model: Zero3(model, offload=PinnedDevices(here())),
+}
 
 
 def build():
-    torch.manual_seed(0)
     return MLP([8, 13, 9, 5]).double().to(here())
 
 
-def batch(step, size):
+def batch(step):
     torch.manual_seed(step)
-    return [torch.randn(4 * size, width).double().to(here()) for width in (8, 5)]
+    return [torch.randn(4 * dist.get_world_size(), width).double().to(here()) for width in (8, 5)]
 
 
-def train(way):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    share = slice(None) if way == "one process" else slice(4 * rank, 4 * rank + 4)
-    model = build()
-    optimizer = make(way, model)
-    for step in range(10):
-        x, y = batch(step, size)
-        optimizer.zero_grad()
-        (model(x[share]) - y[share]).square().mean().backward()
-        optimizer.step()
-    return {name: p.detach().cpu() for name, p in model.named_parameters()}
+class Stage(DataParallelRanks):
+    def __init__(self, model, training, way):
+        if "3" in way:
+            super().__init__(WAYS[way](model), training)
+        else:
+            optimizer = WAYS[way](model, training.optimizer, **training.options)
+            super().__init__(model, training, optimizer=optimizer)
+
+    def state(self):
+        return self.model.full_state() if isinstance(self.model, Zero3) else super().state()
+
+
+TRAINING = Training(
+    model=build, batch=batch, loss=nn.functional.mse_loss, options=OPTIONS, steps=10, state=nn.Module.state_dict
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ten_steps_equal_one_process(on_nccl, way):
+    beside_one_process(on_nccl, TRAINING.under(Stage, way=way), on_nccl.run(TRAINING.run)[0])
 
 
 def train_half(stage, folder):
     """Five steps with a Trainer: the first five with stage 1, which saves, the others with stage 2, which loads."""
-    size = dist.get_world_size()
-    plan, how = Plan(dp=size, zero=stage), dict(loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW, **OPTIONS)
+    plan = Plan(dp=dist.get_world_size(), zero=stage)
+    how = dict(loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW, **OPTIONS)
+    torch.manual_seed(0)
     trainer = Trainer(build(), plan, **how) if stage == 1 else Trainer.load(folder, build(), plan, **how)
     for step in range(trainer.steps, trainer.steps + 5):
-        trainer.step(*batch(step, size))
+        trainer.step(*batch(step))
     if stage == 1:
         trainer.save(folder)
-    return {name: tensor.cpu() for name, tensor in trainer.full_state().items()}
-
-
-@pytest.mark.parametrize("way", WAYS[1:])
-def test_ten_steps_equal_one_process(on_nccl, way):
-    assert_equal(on_nccl.run(train, "one process")[0], on_nccl.run(train, way))
+    return trainer.full_state()
 
 
 def test_a_checkpoint_goes_on_in_another_stage(on_nccl, tmp_path):
     folder = str(tmp_path / "step_5")
     on_nccl.run(train_half, 1, folder)
-    assert_equal(on_nccl.run(train, "one process")[0], on_nccl.run(train_half, 2, folder))
+    expected = on_nccl.run(TRAINING.run)[0]
+    del expected["losses"]
+    assert_equal(expected, on_nccl.run(train_half, 2, folder))
+
+
+def test_a_model_built_on_the_meta_device_trains_on_the_gpu(on_nccl):
+    def build():
+        model = Zero3.build(lambda: MLP([8, 64, 64, 5]))
+        model(torch.ones(2, 8, device=here())).sum().backward()
+        model.clip_grad_norm_(1.0)
+        return {str(piece.device.type) for piece in model.parameters()}
+
+    assert on_nccl.run(build) == [{KIND}] * len(on_nccl)

@@ -63,13 +63,6 @@ def test_real_devices_give_the_same_and_log_the_same():
     assert devices.bytes_by_purpose()["parameters"] == GPTConfig.tiny().num_parameters * 8 * 2
 
 
-def test_it_works_outside_the_block_too():
-    model, tokens, targets, loss_of = gpt_case()
-    devices = VirtualDevices(3)
-    loss_of(DataParallel(model, devices)(tokens), targets).backward()
-    assert devices.bytes_by_purpose()["gradients of parameters"] == GPTConfig.tiny().num_parameters * 8 * 2
-
-
 def test_traffic_through_the_master_equals_the_formula():
     model, tokens, targets, loss_of = gpt_case()
     with VirtualDevices(4) as devices:
@@ -174,33 +167,12 @@ class Spy(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_threads_get_autocast_with_its_dtype(dtype):
-    spy = Spy()
-    with torch.autocast("cpu", dtype=dtype):
-        out = DataParallel(spy, VirtualDevices(3))(torch.ones(3, 4))
-    assert out.dtype == dtype
-    assert [seen[1] for seen in spy.seen] == [dtype] * 3
-
-
 def test_threads_get_no_grad_and_are_threads():
     spy = Spy()
     with torch.no_grad():
         DataParallel(spy, VirtualDevices(3))(torch.ones(3, 4))
     assert [seen[2] for seen in spy.seen] == [False] * 3
     assert threading.get_ident() not in {seen[0] for seen in spy.seen}
-
-
-def test_a_bare_thread_forgets_autocast():
-    """The reason for `modes_of_this_thread`; when this fails, modes travel and the chapter must change."""
-    seen = []
-    with torch.autocast("cpu", dtype=torch.float16), torch.no_grad():
-        thread = threading.Thread(
-            target=lambda: seen.extend([torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()])
-        )
-        thread.start()
-        thread.join()
-    assert seen == [False, True]
 
 
 def test_an_error_in_a_replica_names_it_and_keeps_its_type():
@@ -214,20 +186,6 @@ def test_an_error_in_a_replica_names_it_and_keeps_its_type():
     with pytest.raises(KeyError, match="boom") as caught:
         DataParallel(Fails(1, 1), VirtualDevices(2))(x)
     assert caught.value.__notes__ == ["in replica 1 of 2, in a thread of its own"]
-
-
-def test_a_plain_tensor_attribute_stays_on_the_master():
-    class Masked(nn.Linear):
-        def __init__(self):
-            super().__init__(3, 3)
-            self.mask = torch.ones(3)
-
-        def forward(self, x):
-            return super().forward(x) * self.mask
-
-    with VirtualDevices(2) as devices, pytest.raises(RuntimeError, match="register_buffer") as caught:
-        DataParallel(Masked(), devices)(torch.ones(4, 3))
-    assert "in replica 1 of 2" in caught.value.__notes__[0]
 
 
 def test_small_batches_use_fewer_devices():

@@ -2,6 +2,7 @@
 
 import io
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -12,10 +13,9 @@ from helpers.observe.memory import record_memory
 from helpers.parallel.amp import GradScaler
 from helpers.parallel.amp.master_weights import MasterWeights
 from helpers.parallel.memory import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations
-from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.shared.virtual_devices import VirtualDevices
-from helpers.workloads import GPT, GPTConfig, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
 PLENTY = 10**9
 
@@ -35,10 +35,7 @@ def one_backward(model, devices, offloaded, mode=None, **options):
     handle = recompute_blocks(model, mode=mode) if mode else None
     with devices:
         torch.manual_seed(3)
-        if offloaded:
-            with offload_activations(devices, model, **options):
-                loss = token_loss(model(tokens), tokens)
-        else:
+        with offload_activations(devices, model, **options) if offloaded else nullcontext():
             loss = token_loss(model(tokens), tokens)
         loss.backward()
     if handle:
@@ -61,9 +58,7 @@ def saved_bytes(model, min_bytes):
     return sum(saved.values())
 
 
-def assert_same_bits(expected, actual):
-    assert expected.keys() == actual.keys()
-    assert [name for name in expected if not torch.equal(expected[name], actual[name])] == []
+assert_same_bits = partial(assert_equal, rtol=0)
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
@@ -92,10 +87,7 @@ def test_the_gpu_holds_less_between_forward_and_backward():
         devices.place(model.parameters(), GPU)
         weights = devices.bytes_on(GPU)
         with devices:
-            if offloaded:
-                with offload_activations(devices, model):
-                    loss = token_loss(model(tokens), tokens)
-            else:
+            with offload_activations(devices, model) if offloaded else nullcontext():
                 loss = token_loss(model(tokens), tokens)
             held[offloaded] = devices.bytes_on(GPU) - weights
             on_host = devices.bytes_on(HOST)
@@ -290,33 +282,19 @@ def test_bad_input_to_the_optimizer_gets_a_sentence():
         optimizer.load_state_dict({"masters": [torch.ones(2, 2)], "optimizer": {}})
 
 
-class Tower(nn.Module):
-    """Twelve layers of 64 x 64: 49,920 parameters, 199,680 bytes."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(12))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
-def tower_step(budget_bytes, *, rows, offload_optimizer=False, offload_saved=False, num_micro_batches=1):
-    """Two steps within a budget; the weights after them."""
+def tower_step(budget_bytes, *, rows, offload_optimizer=False, offload_saved=False):
+    """Two steps of twelve layers of 64 x 64, 199,680 bytes, within a budget; the weights after them."""
     torch.manual_seed(0)
-    model = Tower()
+    model = MLP([64] * 13)
     budget = Budget(budget_bytes, model.parameters())
     with budget:
         make = offloaded(budget) if offload_optimizer else lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2)
         optimizer = make(model)
         for _ in range(2):
             optimizer.zero_grad()
-            for x in torch.linspace(-1, 1, rows * 64).view(rows, 64).chunk(num_micro_batches):
-                with offload_activations(budget, model) if offload_saved else nullcontext():
-                    loss = model(x).square().sum() / rows
-                loss.backward()
+            with offload_activations(budget, model) if offload_saved else nullcontext():
+                loss = model(torch.linspace(-1, 1, rows * 64).view(rows, 64)).square().sum() / rows
+            loss.backward()
             optimizer.step()
     return state_of(model)
 
@@ -324,24 +302,19 @@ def tower_step(budget_bytes, *, rows, offload_optimizer=False, offload_saved=Fal
 WEIGHTS = 4 * 12 * (64 * 64 + 64)
 
 
-def test_a_step_that_does_not_fit_fits_when_the_optimizer_lives_on_the_host():
-    """AdamW holds 16 bytes a parameter on the device, offloaded 8; the budget gives 12."""
-    given = 3 * WEIGHTS
-    with pytest.raises(OutOfBudget, match="OffloadedOptimizer"):
-        tower_step(given, rows=8)
-    assert_same_bits(tower_step(10**9, rows=8), tower_step(given, rows=8, offload_optimizer=True))
-
-
-def test_a_batch_that_does_not_fit_fits_when_activations_wait_on_the_host():
-    """1024 rows of 64 numbers are 262 kB, and twelve layers keep one each: 3.1 MB. There is room for 2.2 MB."""
-    given = 4 * WEIGHTS + 2_200_000
-    with pytest.raises(OutOfBudget, match="offload_activations"):
-        tower_step(given, rows=1024)
-    assert_same_bits(tower_step(10**9, rows=1024), tower_step(given, rows=1024, offload_saved=True))
-
-
-def test_the_same_batch_fits_in_micro_batches_for_nothing():
-    assert_equal(tower_step(10**9, rows=1024), tower_step(2_000_000, rows=1024, num_micro_batches=8), rtol=1e-4)
+@pytest.mark.parametrize(
+    ("given", "rows", "remedy", "words"),
+    [
+        # AdamW holds 16 bytes a parameter on the device, offloaded 8; the budget gives 12.
+        (3 * WEIGHTS, 8, "offload_optimizer", "OffloadedOptimizer"),
+        # 1024 rows of 64 numbers are 262 kB, and twelve layers keep one or two each. There is room for 2.2 MB.
+        (4 * WEIGHTS + 2_200_000, 1024, "offload_saved", "offload_activations"),
+    ],
+)
+def test_a_step_that_does_not_fit_fits_with_the_remedy_that_the_error_names(given, rows, remedy, words):
+    with pytest.raises(OutOfBudget, match=words):
+        tower_step(given, rows=rows)
+    assert_same_bits(tower_step(PLENTY, rows=rows), tower_step(given, rows=rows, **{remedy: True}))
 
 
 @pytest.mark.parametrize("num_micro_batches", [2, 4, 8])
@@ -368,34 +341,6 @@ def test_k_micro_batches_hold_one_kth_of_the_activations_and_give_the_same_gradi
     part, gradients = accumulate(num_micro_batches)
     assert_equal(expected, gradients, atol={"*.key.bias.grad": 1e-12})  # zero in theory
     assert part == pytest.approx(whole / num_micro_batches, rel=0.03)
-
-
-def gpt_step(budget_bytes, recompute=None, chunked=False):
-    """One forward and backward of a GPT whose logits are its largest tensor; gradients after it."""
-    model, tokens = tiny(vocab_size=2000, attention="materialized", dropout=0.0), batch(16)
-    with Budget(budget_bytes, model.parameters()), recompute_blocks(model, mode=recompute or "full") as handle:
-        if recompute is None:
-            handle.remove()
-        if chunked:
-            loss = chunked_token_loss(model.features(tokens), model.head.weight, tokens, chunk_tokens=16)
-        else:
-            loss = token_loss(model(tokens), tokens)
-        loss.backward()
-    return state_of(model)
-
-
-def test_a_gpt_that_does_not_fit_fits_with_chunked_logits_and_recomputed_blocks():
-    """Three copies of the logits are 3.1 MB; then the blocks are the peak; then weights and gradients are."""
-    expected = gpt_step(10**9)
-    for given, options in {
-        3_000_000: dict(chunked=True),
-        1_500_000: dict(chunked=True, recompute="full"),
-    }.items():
-        with pytest.raises(OutOfBudget, match=r"chunked_token_loss, recompute_blocks"):
-            gpt_step(given)
-        assert_equal(expected, gpt_step(given, **options), atol={"*.key.bias.grad": 1e-8})  # zero in theory
-    with pytest.raises(OutOfBudget):
-        gpt_step(1_500_000, chunked=True)
 
 
 def test_the_memory_meter_sees_the_same_peak_to_the_byte():
