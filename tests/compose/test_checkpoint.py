@@ -133,31 +133,3 @@ def test_a_checkpoint_of_another_model(ranks, saved):
 def test_a_folder_that_holds_one_already(ranks, saved):
     with pytest.raises(RankError, match="already holds a checkpoint"):
         ranks[:2].run(run, Plan(dp=2, zero=1), saved, last=1)
-
-
-def disk_is_full(folder):
-    """The second rank cannot write: nobody hangs, nothing appears, training can go on."""
-    case = Case(Plan(dp=2), tied=True, grouped=False)
-    trainer = Trainer(build(case), case.plan, **HOW)
-    if trainer.axes.rank == 1:
-        torch.save = refuse
-    try:
-        trainer.save(folder / "new")
-    except ValueError as error:
-        said = str(error)
-    finally:
-        if trainer.axes.rank == 1:
-            torch.save = SAVE
-    return said, (folder / "new").exists(), trainer.step(*batches(case)[0]).isfinite().item()
-
-
-SAVE = torch.save
-
-
-def refuse(*_):
-    raise OSError(28, "No space left on device")
-
-
-def test_a_disk_that_is_full(ranks, tmp_path):
-    for said, exists, trains in ranks[:2].run(disk_is_full, tmp_path):
-        assert "rank 1 could not write" in said and "No space left" in said and not exists and trains

@@ -82,24 +82,15 @@ def one_rank(precision: str, config: GPTConfig):
     return [states(recorder.at(name)) for name in recorder.instants], recorder.step_counters
 
 
-def check_states(world, precision: str, config: GPTConfig) -> None:
-    expected = states(model_states(config.num_parameters, Plan(dp=len(world), precision=precision)))
-    num_tensors = 4 + 16 * config.num_layers
-    for measured, step_counters in world.run(one_rank, precision, config):
-        assert measured == [expected, expected]
-        assert step_counters == 4 * num_tensors
-
-
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
-def test_every_rank_holds_the_predicted_model_states(world, precision):
-    check_states(world, precision, GPTConfig.tiny())
-
-
-@pytest.mark.parametrize("precision", ["fp32", "mixed"])
-def test_ten_million_parameters_are_predicted_to_the_byte(ranks, precision):
-    """On 1 and 3 ranks: benchmarks/memory.py."""
+@pytest.mark.parametrize("config", [GPTConfig.tiny(), GPTConfig.ten_million()], ids=["tiny", "ten million"])
+def test_every_rank_holds_the_predicted_model_states(ranks, precision, config):
+    """On 1 and 3 ranks, too: benchmarks/memory.py."""
     for size in (2, 4):
-        check_states(ranks[:size], precision, GPTConfig.ten_million())
+        expected = states(model_states(config.num_parameters, Plan(dp=size, precision=precision)))
+        for measured, step_counters in ranks[:size].run(one_rank, precision, config):
+            assert measured == [expected, expected]
+            assert step_counters == 4 * (4 + 16 * config.num_layers)  # of every tensor
 
 
 def first_linear(**_) -> nn.Module:

@@ -8,10 +8,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.commands.traces import read
 from helpers.commands.traces.perfetto import to_chrome_trace
 from helpers.observe.timeline import parts, record_timeline
-from helpers.records import KINDS, Span, Timeline
+from helpers.records import Span, Timeline
 from helpers.workloads import GPT, MLP, GPTConfig
 
 
@@ -176,42 +175,3 @@ def test_the_lanes_of_a_profile_are_threads_of_their_own():
     threads = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
     assert threads == {0: "compute", 1: "communication", 2: "waiting"}
     assert [event["tid"] for event in trace["traceEvents"] if event["ph"] == "X"] == [0, 2]
-
-
-def test_the_profiler_of_torch_becomes_a_timeline(tmp_path):
-    model = nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        model(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-    profile.export_chrome_trace(str(tmp_path / "rank3.json"))
-    timeline = read(tmp_path).timeline
-    assert {span.kind for span in timeline.spans if span.lane == "compute"} == {"forward", "backward", "optimizer"}
-    assert timeline.ranks == (3,) and set(KINDS) > {span.kind for span in timeline.spans}
-    assert 0 < timeline.duration < 60
-
-
-def complete(name, ts, dur, cat="cpu_op", tid=1, external=None):
-    args = {} if external is None else {"External id": external}
-    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "tid": tid, "args": args}
-
-
-def test_kernels_take_the_kind_of_the_operator_that_launched_them(tmp_path):
-    events = [
-        complete("aten::linear", 0, 50, external=1),
-        complete("aten::addmm", 10, 20, external=2),
-        complete("autograd::engine::evaluate_function: AddmmBackward0", 60, 50, external=3),
-        complete("aten::mm", 70, 10, external=4),
-        complete("gemm", 100, 40, "kernel", 7, 2),
-        complete("gemm", 140, 80, "kernel", 7, 4),
-        complete("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 150, 30, "kernel", 8, 5),
-    ]
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    spans = [one for one in read(path).timeline.spans if one.lane != "host"]
-    assert [(one.kind, one.lane) for one in spans] == [
-        ("forward", "compute"),
-        ("backward", "compute"),
-        ("communication", "communication"),
-    ]
-    assert spans[-1].start - spans[0].start == pytest.approx(50e-6)

@@ -1,7 +1,5 @@
 """Actions as PyTorch prints them, and schedules as PyTorch's CSV."""
 
-import csv
-
 import pytest
 from torch.distributed.pipelining import schedules as torchs
 
@@ -34,17 +32,6 @@ def test_csv_keeps_overlapped_pairs():
     schedule = written(text)
     assert schedule.to_csv() == text
     assert schedule.actions[0][2].singles == (Action(0, "F", 2), Action(0, "B", 0))
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_pytorch_loads_our_csv(name, tmp_path):
-    """Its loader also checks the order and which rank owns which stage."""
-    schedule = ORDERS[name](4, 4)
-    path = tmp_path / "schedule.csv"
-    path.write_text(schedule.to_csv())
-    with open(path, newline="") as lines:
-        order = {rank: [torchs._Action.from_str(cell) for cell in row] for rank, row in enumerate(csv.reader(lines))}
-    torchs._validate_schedule(order, schedule.num_ranks, schedule.num_stages, schedule.num_microbatches)
 
 
 def test_gpipes_order_is_pytorchs():

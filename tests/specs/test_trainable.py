@@ -16,9 +16,12 @@ from helpers.specs.trainable import check_trainable
         (Plan(dp=2, pp=2, zero=2, num_microbatches=4), "4.00 GB per rank and step instead of 2.00 GB"),
         (Plan(dp=2, sequence_parallel=True), "with tp=1 has one rank"),
         (Plan(pp=2, num_chunks=2, num_microbatches=2), "'interleaved' is for"),
+        (Plan(pp=2, schedule="interleaved", num_microbatches=2), "needs at least 2; set both or neither"),
         (Plan(dp=2, ep=2), "Trainer: ep=2 is not modelled here"),
+        (Plan(dp=2, fp8=True), "Trainer: fp8=True is not modelled here; leave it out"),
+        (Plan(dp=4, zero=3, shard_ranks=2), "Trainer: shard_ranks=2 is not modelled here"),
     ],
-    ids=["cp", "zero 2", "sequence", "chunks", "ep"],
+    ids=["cp", "zero 2", "sequence", "chunks", "no chunks", "ep", "fp8", "hybrid"],
 )
 def test_a_plan_that_the_trainer_refuses(plan, says):
     with pytest.raises(ValueError, match=says):

@@ -5,8 +5,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.chapters.ddp import AveragedGradients
 from helpers.devices import computing_device
 from helpers.observe.equality import assert_equal
+from helpers.observe.training import Training, beside_one_process
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
 
@@ -87,22 +89,19 @@ def test_float32_with_a_large_mean_keeps_its_variance(ranks):
 
 
 def test_trains_under_ddp_as_one_process(ranks):
-    def train(rank=None, world_size=1):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()
-        wrapped = model if rank is None else DistributedDataParallel(SyncBatchNorm.convert(model))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(4):
-            optimizer.zero_grad()
-            x = batch(0, 12) if rank is None else batch(0, 12)[rank::world_size]
-            wrapped(x).square().mean().backward()
-            optimizer.step()
-        return {**{n: p.detach() for n, p in model.named_parameters()}, **dict(model.named_buffers())}
-
-    # the bias before the norm has a gradient that is zero in theory
+    training = Training(
+        model=lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double(),
+        batch=lambda _: (batch(0, 12),) * 2,
+        loss=lambda output, _: output.square().mean(),
+        optimizer=torch.optim.SGD,
+        options=dict(lr=0.1, momentum=0.9),
+        steps=4,
+        # Without gradients: that of the bias before the norm is zero in theory.
+        state=lambda model: {name: tensor.clone() for name, tensor in model.state_dict().items()},
+    )
+    wrap = lambda model: DistributedDataParallel(SyncBatchNorm.convert(model))  # noqa: E731
     for world_size in (2, 3, 4):
-        results = ranks[:world_size].run(lambda: train(dist.get_rank(), dist.get_world_size()))
-        assert_equal(train(), results, rtol=1e-9)
+        beside_one_process(ranks[:world_size], training.under(AveragedGradients, wrap=wrap))
 
 
 def test_bad_input_gets_a_sentence(ranks):

@@ -24,20 +24,22 @@ class Biases(nn.Module):
         return sum((x * bias).sum() for bias in self.biases)
 
 
+def recorded(sent, bucket):
+    """A hook that notes the bytes of each message of torch's DDP."""
+    sent.append(bucket.buffer().nbytes)
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+
 def messages(steps: int = 3, doubles: int = 0, **options) -> list[list[float]]:
     """The MiB of each gradient message of torch's DDP, step by step, on a rank."""
-    sent: list[list[float]] = []
-
-    def hook(_, bucket):
-        sent[-1].append(bucket.buffer().nbytes / MIB)
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
-
-    model = DistributedDataParallel(Biases(doubles), bucket_cap_mb=1, **options)
-    model.register_comm_hook(None, hook)
+    sent: list[int] = []
+    model, by_step = DistributedDataParallel(Biases(doubles), bucket_cap_mb=1, **options), []
+    model.register_comm_hook(sent, recorded)
     for _ in range(steps):
-        sent.append([])
+        sent.clear()
         model(torch.ones(())).backward()
-    return [sorted(step) for step in sent]
+        by_step.append(sorted(num_bytes / MIB for num_bytes in sent))
+    return by_step
 
 
 @pytest.mark.cpu("the hook's messages are the same on any backend")
@@ -49,14 +51,9 @@ def test_the_first_step_has_one_bucket_per_dtype_unless_unused_parameters_are_se
 
 def sends(forward: bool, backward: bool) -> int:
     """How many messages a backward sends if `no_sync` wraps the forward, the backward, or both."""
-    count = []
-
-    def hook(_, bucket):
-        count.append(1)
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
-
+    count: list[int] = []
     model = DistributedDataParallel(nn.Linear(4, 1))
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(count, recorded)
     with model.no_sync() if forward else nullcontext():
         loss = model(torch.ones(2, 4)).sum()
     with model.no_sync() if backward else nullcontext():

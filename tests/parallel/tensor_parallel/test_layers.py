@@ -49,16 +49,13 @@ def gather(tensor):
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dim", [None, 0, 1])
-@pytest.mark.parametrize(
-    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
-)
-def test_equals_whole_layers_with_one_message_a_pass(ranks, num_ranks, dim, overlap):
-    if dim == 0 and num_ranks == 3:
-        dim = 1  # two rows are not for three ranks
-    results = ranks[:num_ranks].run(split, dim, overlap)
+def test_equals_whole_layers_with_one_message_a_pass(world, dim, overlap):
+    if dim == 0 and len(world) > 2:
+        dim = 1  # two rows are not for more ranks
+    results = world.run(split, dim, overlap)
     assert_equal(whole(), [found for found, _, _ in results])
-    messages = ([], []) if num_ranks == 1 else ([], ["all_reduce"])
-    if dim is not None and num_ranks > 1:
+    messages = ([], []) if len(world) == 1 else ([], ["all_reduce"])
+    if dim is not None and len(world) > 1:
         messages = (["all_gather"], ["all_gather", "reduce_scatter"])
     assert all((forward, backward) == messages for _, forward, backward in results)
 

@@ -62,16 +62,13 @@ def on_shards(kind):
 
 
 @pytest.mark.parametrize("kind", NORMS)
-@pytest.mark.parametrize(
-    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
-)
-def test_a_norm_equals_layer_norm_with_one_message(ranks, num_ranks, kind):
+def test_a_norm_equals_layer_norm_with_one_message(world, kind):
     norm, x = norm_and_input(kind)
     expected = results_of(norm, x, WEIGHTS)
-    results = ranks[:num_ranks].run(on_shards, kind)
+    results = world.run(on_shards, kind)
     assert_equal(expected, [found for found, _, _ in results])
     num_weights = len(list(norm.parameters())) * 8
-    messages = [num_weights * 8] if num_weights and num_ranks > 1 else []
+    messages = [num_weights * 8] if num_weights and len(world) > 1 else []
     assert all(same and sent == messages for _, same, sent in results)
 
 

@@ -121,24 +121,27 @@ def split(kind, sequence_parallel=False):
     return drop_tied_gradient(found, model)
 
 
+def plain_or_sharded(sharded, model, **options):
+    """The model and its loss."""
+    if not sharded:
+        return model, token_loss
+    return shard_tensor_parallel(model, **options), vocab_parallel_cross_entropy
+
+
 def drop_tied_gradient(found, model):
     """named_parameters of the plain model names a tied one once."""
     tied = hasattr(model, "head") and model.head.weight is model.token_embedding.weight
     return {name: t for name, t in found.items() if not (tied and name.endswith("head.weight.grad"))}
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize(("kind", "num_ranks"), [*(("tied", n) for n in (1, 2, 3, 4)), ("dropout", 3)])
-def test_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
-    results = ranks[:num_ranks].run(split, kind, sequence_parallel=sequence_parallel)
-    assert_equal(expected(kind), results, atol=ZERO_IN_THEORY)
-
-
 @pytest.mark.parametrize(
     ("kind", "num_ranks", "sequence_parallel"),
     [
+        *(("tied", num_ranks, flag) for num_ranks in (1, 2, 3, 4) for flag in (False, True)),
+        *(("dropout", 3, flag) for flag in (False, True)),
         ("untied", 3, True),
         ("materialized", 2, True),
+        # Key and value heads as many as ranks, fewer, more.
         ("one key and value head", 3, True),
         ("two key and value heads", 2, False),
         ("two key and value heads", 4, False),
@@ -147,7 +150,6 @@ def test_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
     ],
 )
 def test_every_kind_of_gpt_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
-    """Key and value heads as many as ranks, fewer, more."""
     results = ranks[:num_ranks].run(split, kind, sequence_parallel=sequence_parallel)
     assert_equal(expected(kind), results, atol=ZERO_IN_THEORY)
 
@@ -186,10 +188,7 @@ def test_equals_one_process_on_a_mesh_with_data_parallelism(ranks, sequence_para
 
 def test_float32_equals_one_process_to_its_rounding(ranks):
     def trained(sharded):
-        model = build().float()
-        loss_of = token_loss
-        if sharded:
-            model, loss_of = shard_tensor_parallel(model, sequence_parallel=True), vocab_parallel_cross_entropy
+        model, loss_of = plain_or_sharded(sharded, build().float(), sequence_parallel=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for x, y in batches("tied"):
             optimizer.zero_grad()
@@ -204,9 +203,7 @@ def test_accumulated_gradients_are_summed_over_ranks_once_each(ranks):
     """A hook on the accumulated gradient of a norm would all-reduce the first micro-batch's twice."""
 
     def accumulated(sharded):
-        model, loss_of = build(), token_loss
-        if sharded:
-            model, loss_of = shard_tensor_parallel(model, sequence_parallel=True), vocab_parallel_cross_entropy
+        model, loss_of = plain_or_sharded(sharded, build(), sequence_parallel=True)
         for x, y in batches("tied", 3):
             (loss_of(model(x), y) / 3).backward()
         if sharded:
@@ -233,11 +230,10 @@ def test_recomputed_blocks_draw_the_same_masks_again(ranks, mode, seed):
 
 def test_a_frozen_part_gets_no_gradient_and_changes_nothing_else(ranks):
     def gradients(sharded):
-        model, loss_of = build("untied"), token_loss
+        model = build("untied")
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("embedding" not in name and "query" not in name and "blocks.0" not in name)
-        if sharded:
-            model, loss_of = shard_tensor_parallel(model), vocab_parallel_cross_entropy
+        model, loss_of = plain_or_sharded(sharded, model)
         x, y = batches("tied", 1)[0]
         loss_of(model(x), y).backward()
         return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -356,10 +352,8 @@ def test_a_plan_cuts_a_model_of_ones_own_with_a_fused_qkv(ranks, num_ranks):
 @pytest.mark.parametrize("region", [torch.autocast, our_autocast])
 def test_autocast_reaches_cut_layers(ranks, region):
     def step(sharded):
-        model, (x, y) = build().float(), batches("tied", 1)[0]
-        loss_of = token_loss
-        if sharded:
-            model, loss_of = shard_tensor_parallel(model, sequence_parallel=True), vocab_parallel_cross_entropy
+        model, loss_of = plain_or_sharded(sharded, build().float(), sequence_parallel=True)
+        x, y = batches("tied", 1)[0]
         with region(device_type=computing_device().type, dtype=torch.bfloat16):
             logits = model(x)
             loss = loss_of(logits, y)

@@ -44,18 +44,15 @@ def cut_loss(scale, reduction):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-@pytest.mark.parametrize(
-    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3, 4]
-)
-def test_the_loss_equals_torchs_and_sends_three_numbers_a_token(ranks, num_ranks, scale, reduction):
+def test_the_loss_equals_torchs_and_sends_three_numbers_a_token(world, scale, reduction):
     logits, targets = logits_and_targets(scale)
     logits.requires_grad_()
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
     loss.backward()
-    results = ranks[:num_ranks].run(cut_loss, scale, reduction)
+    results = world.run(cut_loss, scale, reduction)
     assert_equal({"loss": loss.detach(), "grad": logits.grad}, [found for found, _, _ in results])
     for _, sent, in_backward in results:
-        assert sent == ([] if num_ranks == 1 else [("all_reduce", 12 * 8), ("all_reduce", 2 * 12 * 8)])
+        assert sent == ([] if len(world) == 1 else [("all_reduce", 12 * 8), ("all_reduce", 2 * 12 * 8)])
         assert in_backward == 0
 
 
@@ -123,15 +120,12 @@ def cut_embedding(sequence_dim):
 
 
 @pytest.mark.parametrize("sequence_dim", [None, 1])
-@pytest.mark.parametrize(
-    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3, 4]
-)
-def test_the_embedding_equals_torchs(ranks, num_ranks, sequence_dim):
+def test_the_embedding_equals_torchs(world, sequence_dim):
     plain = embedding()
     y = plain(tokens())
     (y * torch.arange(3 * 12 * 4, dtype=torch.float64).view(3, 12, 4)).sum().backward()
-    for rank, (found, gradient) in enumerate(ranks[:num_ranks].run(cut_embedding, sequence_dim)):
-        assert torch.equal(found, y.detach() if sequence_dim is None else y.detach().chunk(num_ranks, 1)[rank])
+    for rank, (found, gradient) in enumerate(world.run(cut_embedding, sequence_dim)):
+        assert torch.equal(found, y.detach() if sequence_dim is None else y.detach().chunk(len(world), 1)[rank])
         assert torch.equal(gradient[:VOCAB], plain.weight.grad)
         assert not gradient[VOCAB:].any()  # the padding never learns
 

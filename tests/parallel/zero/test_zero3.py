@@ -4,7 +4,7 @@ import gc
 import time
 import weakref
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from helpers.observe.equality import assert_equal
 from helpers.observe.memory import record_memory, totals
 from helpers.observe.memory_positions import Position
 from helpers.observe.memory_storages import StorageTracker
+from helpers.observe.training import Training
 from helpers.parallel.memory import GPU, HOST, Budget, OutOfBudget
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.zero import Zero3
@@ -25,8 +26,9 @@ from helpers.parallel.zero.freed_weights import FreedWeight
 from helpers.parallel.zero.gathered_unit import GatheredUnit
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
+from tests.parallel.zero.zero3_rank import Zero3Rank
 
-STEPS, BATCH = 5, 12
+BATCH = 12
 EPS = {torch.float64: 1e-8, torch.float32: 1e-3}  # of Adam: a small one makes rounding noise a full step in float32
 KEY_BIAS = {"*.key.bias": 1e-3}  # its gradient is zero in theory, so Adam steps on rounding noise
 
@@ -51,16 +53,15 @@ class Odd(nn.Module):
         return last(x) * self.scale + self.shift
 
 
-class TinyGPT(GPT):
-    def __init__(self):
-        super().__init__(GPTConfig.tiny(context=8, num_layers=2, hidden=16))
+MODELS = {
+    "mlp": lambda: MLP([8, 13, 9, 5]),
+    "gpt": lambda: GPT(GPTConfig.tiny(context=8, num_layers=2, hidden=16)),
+    "odd": Odd,
+}
 
 
-MODELS = {"mlp": lambda: MLP([8, 13, 9, 5]), "gpt": TinyGPT, "odd": Odd}
-
-
-def build(kind, dtype=torch.float64, seed=0):
-    torch.manual_seed(seed)
+def build(kind, dtype=torch.float64):
+    torch.manual_seed(0)
     return MODELS[kind]().to(dtype)
 
 
@@ -84,37 +85,19 @@ def step_once(model, kind, step=0, dtype=torch.float64, scale=1.0):
     return loss.detach()
 
 
-@lru_cache
-def one_process(kind, dtype=torch.float64, clip=None):
-    model = build(kind, dtype)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, eps=EPS[dtype])
-    history = {}
-    for step in range(STEPS):
-        x, y = batch_of(kind, step, dtype)
-        optimizer.zero_grad()
-        loss = loss_of(model(x), y)
-        loss.backward()
-        if clip is not None:
-            history[f"norm {step}"] = nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        history[f"loss {step}"] = loss.detach()
-    return history | {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def on_ranks(kind, dtype=torch.float64, clip=None, micro=None, **options):
-    """The same, on shards. The ranks start from different seeds: construction makes them equal. micro: see below."""
-    model = Zero3(build(kind, dtype, seed=dist.get_rank()), **options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS[dtype])
-    history = {}
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = step_once(model, kind, step, dtype) if micro is None else in_micro_batches(model, kind, step, micro)
-        dist.all_reduce(loss, op=dist.ReduceOp.AVG)
-        if clip is not None:
-            history[f"norm {step}"] = model.clip_grad_norm_(clip)
-        optimizer.step()
-        history[f"loss {step}"] = loss
-    return history | model.full_state()
+def check(pool, kind, dtype=torch.float64, strategy=Zero3Rank, max_norm=None, **options):
+    """The ranks start from different seeds: construction makes them equal."""
+    training = Training(
+        model=lambda: MODELS[kind]().to(dtype),
+        batch=lambda step: batch_of(kind, step, dtype),
+        loss=loss_of,
+        options=dict(lr=1e-2, eps=EPS[dtype]),
+        steps=5,
+        max_norm=max_norm,
+        state=nn.Module.state_dict,
+        seeds_by_rank=True,
+    )
+    assert_equal(training.run(), pool.run(training.under(strategy, **options).run), atol=KEY_BIAS)
 
 
 @pytest.mark.parametrize(
@@ -123,36 +106,31 @@ def on_ranks(kind, dtype=torch.float64, clip=None, micro=None, **options):
     ids=str,
 )
 def test_equals_one_process(ranks, kind, dtype, size):
-    assert_equal(one_process(kind, dtype), ranks[:size].run(on_ranks, kind, dtype), atol=KEY_BIAS)
+    check(ranks[:size], kind, dtype)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options"),
     [
-        dict(prefetch=0),
-        dict(prefetch=3, limit=4),
-        dict(limit=1),
-        dict(keep_parameters=True),
-        dict(wrap=lambda module: False),
-        dict(wrap=[nn.Linear]),
+        ("odd", dict(prefetch=0)),
+        ("odd", dict(prefetch=3, limit=4)),
+        ("odd", dict(limit=1)),
+        ("odd", dict(keep_parameters=True)),
+        ("odd", dict(wrap=lambda module: False)),
+        ("odd", dict(wrap=[nn.Linear])),
+        ("gpt", dict(prefetch=3, limit=4)),
+        ("gpt", dict(keep_parameters=True)),
     ],
-    ids=["no prefetch", "far ahead", "one at a time", "kept", "one unit", "by class"],
 )
-def test_options_change_no_number(ranks, options):
-    assert_equal(one_process("odd"), ranks[:3].run(on_ranks, "odd", **options))
-
-
-@pytest.mark.parametrize("options", [dict(prefetch=3, limit=4), dict(keep_parameters=True)], ids=str)
-def test_nor_with_a_gpt(ranks, options):
-    assert_equal(one_process("gpt"), ranks[:3].run(on_ranks, "gpt", **options), atol=KEY_BIAS)
+def test_options_change_no_number(ranks, kind, options):
+    check(ranks[:3], kind, **options)
 
 
 def test_clipping_sees_all_shards(ranks):
-    assert_equal(one_process("odd", clip=0.1), ranks[:3].run(on_ranks, "odd", clip=0.1))
+    check(ranks[:3], "odd", max_norm=0.1)
 
 
-def in_micro_batches(model, kind, step, sync_each):
-    x, y = batch_of(kind, step, torch.float64, dist.get_rank(), dist.get_world_size())
+def in_micro_batches(model, x, y, sync_each):
     total = torch.zeros((), dtype=torch.float64)
     for index, (a, b) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
         with nullcontext() if sync_each or index == 1 else model.no_sync():
@@ -162,9 +140,15 @@ def in_micro_batches(model, kind, step, sync_each):
     return total
 
 
+class InMicroBatches(Zero3Rank):
+    def __init__(self, model, training, sync_each):
+        super().__init__(model, training)
+        self.forward_backward = partial(in_micro_batches, self.model, sync_each=sync_each)
+
+
 @pytest.mark.parametrize("sync_each", [True, False])
 def test_micro_batches_add_up(ranks, sync_each):
-    assert_equal(one_process("odd"), ranks[:2].run(on_ranks, "odd", micro=sync_each))
+    check(ranks[:2], "odd", strategy=InMicroBatches, sync_each=sync_each)
 
 
 def messages(function, *args):
@@ -178,7 +162,7 @@ def test_no_sync_saves_reduce_scatters_and_no_gather(ranks):
         model = Zero3(build("mlp"))
         found = []
         for sync_each in (True, False):
-            log = messages(in_micro_batches, model, "mlp", 0, sync_each)
+            log = messages(in_micro_batches, model, *batch_of("mlp", 0), sync_each)
             held = sum(weight.grad is not None for unit in model.units for weight in unit.weights)
             found.append([sum(e.op == op for e in log.events) for op in ("all_gather", "reduce_scatter")] + [held])
         with model.no_sync():
@@ -205,13 +189,9 @@ def test_traffic_is_the_predicted_to_the_byte(ranks, keep):
 
 
 def payload(log):
-    """op -> (number, bytes) on rank 0."""
-    found = {}
-    for event in log.events:
-        if event.rank == log.events[0].rank:
-            number, total = found.get(event.op, (0, 0))
-            found[event.op] = number + 1, total + event.payload_bytes
-    return found
+    """op -> (number, bytes) on its first rank."""
+    log = log.for_rank(log.events[0].rank)
+    return {op: (log.count(op), log.payload_bytes(op)) for op in log.ops()}
 
 
 def test_prefetch_fetches_ahead_and_respects_the_limit(ranks):
@@ -287,29 +267,21 @@ def test_a_freed_weight_says_so(ranks):
 
 
 def test_weights_that_change_between_forward_and_backward_are_noticed(ranks):
-    def change():
+    def gradients(changed_between):
         model = Zero3(build("mlp"))
         x, y = batch_of("mlp", 0)
         loss = loss_of(model(x), y)
-        one_more(model)
-        with pytest.raises(RuntimeError, match="changed between forward and backward"):
-            loss.backward()
-        model.zero_grad()
-        step_once(model, "mlp")  # a backward that raised leaves nothing behind
-        return gradients_of(model)
-
-    def expected():
-        model = Zero3(build("mlp"))
-        one_more(model)
-        step_once(model, "mlp")
-        return gradients_of(model)
-
-    def one_more(model):
         with torch.no_grad():
             for piece in model.parameters():
                 piece.add_(1)
+        if changed_between:
+            with pytest.raises(RuntimeError, match="changed between forward and backward"):
+                loss.backward()
+            model.zero_grad()
+        step_once(model, "mlp")  # a backward that raised leaves nothing behind
+        return gradients_of(model)
 
-    assert_pairs_equal(ranks[:2].run(expected), ranks[:2].run(change))
+    assert_pairs_equal(ranks[:2].run(gradients, False), ranks[:2].run(gradients, True))
 
 
 def test_an_activation_that_changes_in_place_is_noticed(ranks):
@@ -386,45 +358,42 @@ def test_forward_without_backward_leaves_nothing_whole(ranks):
 
 
 def test_two_forwards_and_one_backward(ranks):
-    def twice():
+    def gradients(apart):
         model = Zero3(build("odd"))
-        (x, y), (a, b) = batch_of("odd", 0), batch_of("odd", 1)
-        (loss_of(model(x), y) + loss_of(model(a), b)).backward()
-        return gradients_of(model)
-
-    def apart():
-        model = Zero3(build("odd"))
+        losses = []
         for step in range(2):
             x, y = batch_of("odd", step)
-            loss_of(model(x), y).backward()
+            losses.append(loss_of(model(x), y))
+            if apart:
+                losses.pop().backward()
+        if losses:
+            sum(losses).backward()
         return gradients_of(model)
 
-    assert_pairs_equal(ranks[:3].run(apart), ranks[:3].run(twice))
+    assert_pairs_equal(ranks[:3].run(gradients, True), ranks[:3].run(gradients, False))
 
 
 class Checkpointed(MLP):
+    run = staticmethod(lambda layer, x: layer(x))
+
     def forward(self, x):
         x = torch.tanh(self.layers[0](x))
         for layer in self.layers[1:]:
-            x = torch.tanh(checkpoint(layer, x, use_reentrant=self.reentrant) if self.recompute else layer(x))
+            x = torch.tanh(self.run(layer, x))
         return x
 
 
 @pytest.mark.parametrize("how", ["reentrant", "not reentrant", "inside a unit"])
 def test_recomputation_changes_no_gradient_and_gathers_nothing_more(ranks, how):
     def train(recompute):
-        if how == "inside a unit":
-            plain = build("gpt")
-            with recompute_blocks(plain) if recompute else nullcontext():
-                return one_step(Zero3(plain), "gpt")
+        kind = "gpt" if how == "inside a unit" else "mlp"
         torch.manual_seed(0)
-        plain = Checkpointed([8, 13, 9, 5]).double()
-        plain.reentrant = how == "reentrant"
-        plain.recompute = recompute
-        return one_step(Zero3(plain), "mlp")
-
-    def one_step(model, kind):
-        log = messages(step_once, model, kind)
+        plain = build(kind) if kind == "gpt" else Checkpointed([8, 13, 9, 5]).double()
+        if recompute and kind == "mlp":
+            plain.run = partial(checkpoint, use_reentrant=how == "reentrant")
+        with recompute_blocks(plain) if recompute and kind == "gpt" else nullcontext():
+            model = Zero3(plain)
+            log = messages(step_once, model, kind)
         return gradients_of(model), payload(log)
 
     for (mine, sent), (right, expected) in zip(ranks[:2].run(train, True), ranks[:2].run(train, False), strict=True):

@@ -13,8 +13,8 @@ from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.training import DataParallelRanks, Training, beside_one_process
-from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
+from tests.parallel.zero.zero3_rank import Zero3Rank
 
 SIZES = [8, 16, 12, 4]  # FSDP2 cuts along dimension 0
 
@@ -36,17 +36,6 @@ TRAINING = Training(
 IN_32_BITS = replace(
     TRAINING, model=lambda: MLP(SIZES), batch=lambda step: [each.float() for each in batch(step)], max_norm=None
 )
-
-
-class Ours(DataParallelRanks):
-    def __init__(self, model, training, **options):
-        super().__init__(Zero3(model, **options), training)
-
-    def clip(self, max_norm):
-        return self.model.clip_grad_norm_(max_norm)
-
-    def state(self):
-        return self.model.full_state()
 
 
 class Torchs(DataParallelRanks):
@@ -77,7 +66,7 @@ def test_it_equals_one_process_as_ours_does(ranks, options):
     """Ours is held to one process here and in test_zero3.py. Hybrid: shards over two ranks, and copies over two."""
     training = replace(TRAINING, max_norm=None) if options else TRAINING  # torch clips one kind of mesh on one device
     beside_one_process(ranks, training.under(Torchs, **options))
-    beside_one_process(ranks, TRAINING.under(Ours))
+    beside_one_process(ranks, TRAINING.under(Zero3Rank))
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -90,16 +79,19 @@ def test_reshard_after_forward_is_keep_parameters(ranks, keep):
             model(torch.ones(4, SIZES[0], dtype=torch.float64)).sum().backward()
         return sum(event.op == "all_gather" for event in recorder.log.events)
 
-    theirs, ours = TRAINING.under(Torchs, reshard_after_forward=not keep), TRAINING.under(Ours, keep_parameters=keep)
+    theirs, ours = (
+        TRAINING.under(Torchs, reshard_after_forward=not keep),
+        TRAINING.under(Zero3Rank, keep_parameters=keep),
+    )
     assert ranks[:2].run(gathers, theirs) == ranks[:2].run(gathers, ours) == [3 if keep else 6] * 2
 
 
 def test_mixed_precision_rounds_as_fsdp2_does(ranks):
     dtypes = dict(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     theirs = ranks[:2].run(IN_32_BITS.under(Torchs, mp_policy=MixedPrecisionPolicy(**dtypes)).run)
-    assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Ours, **dtypes).run), rtol=1e-4)
+    assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Zero3Rank, **dtypes).run), rtol=1e-4)
     with pytest.raises(AssertionError):
-        assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Ours).run), rtol=1e-4)
+        assert_equal(theirs[0], ranks[:2].run(IN_32_BITS.under(Zero3Rank).run), rtol=1e-4)
 
 
 def test_bf16_gathers_and_an_fp32_reduction_send_as_many_bytes_as_an_fp32_all_reduce(ranks):
