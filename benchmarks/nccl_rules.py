@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.paired import Ratio, ratio_of, write_table
 from benchmarks.wire_overhead import PAIRS, WARMUP, all_reduce, mlp, ping_pong, timed
-from helpers.ranks import Ranks, wire
+from helpers.ranks import Ranks
+from helpers.ranks.wire import wire
 
 GOAL = 1.05
 

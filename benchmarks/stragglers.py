@@ -25,7 +25,8 @@ from benchmarks.traces import trace_steps
 from helpers.commands.traces import explain, read
 from helpers.observe.paced import PacedLinear
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.ranks import Ranks, wire
+from helpers.ranks import Ranks
+from helpers.ranks.wire import wire
 from helpers.specs import Link
 
 NUM_RANKS, STEPS, SKIPPED = 4, 20, 3

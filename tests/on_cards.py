@@ -22,7 +22,7 @@ from torch.utils._device import _device_constructors
 
 from benchmarks.paired import RESULTS, machine
 from helpers.ranks import Ranks
-from helpers.ranks.transport import Pickler
+from helpers.ranks.processes.messages import Pickler
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

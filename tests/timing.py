@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 
 def assert_one_of_three_is_within(limit: float, seconds_of: Callable[[int], float]) -> None:

@@ -4,7 +4,7 @@
 
 launcher         sets up the isolation of one sandbox and waits for its end (launcher.py)
 sandbox worker   runs the learner's cells (sandbox_worker.py), or reads the learner's files (reader.py)
-zygote           a process with torch imported, from which the ranks of a task are forked (helpers/ranks/zygote.py)
+zygote           a process with torch imported, from which the ranks of a task are forked (helpers/ranks/processes)
 control          the socket between the grader and the worker
 lifeline         the read end of a pipe; when the grader's end closes, the launcher ends the sandbox
 
@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 
 from helpers.classroom import isolation, launcher, reader, sandbox_worker
 from helpers.grading import labs, tasks_of
-from helpers.ranks import process, zygote
+from helpers.ranks.processes import process, zygote
 
 START_SECONDS = 90.0  # for the fork server to import torch from a slow disk
 ENVIRONMENT = {  # of the fork server; nothing comes from the grader's own

@@ -54,7 +54,7 @@ from helpers.grading.registry import similar_name, task_of
 from helpers.grading.task import TaskRun
 from helpers.grading.verdict import words
 from helpers.learner.words import LANGUAGES
-from helpers.ranks.zygote import FORKS
+from helpers.ranks.processes.zygote import FORKS
 
 MAX_FLAGS = 100  # flags of a submission that are kept; of the others only the number is
 MAX_NOTED = 2_000  # flags up to which those of the guard are added; it notes at most 20 for each cell and task

@@ -45,7 +45,7 @@ from helpers.grading.safeguards.audit_rules import (
 )
 from helpers.grading.safeguards.cleanup import WATCHED, watch_functions
 from helpers.learner.words import Words
-from helpers.ranks.sites import is_library
+from helpers.ranks.board.sites import is_library
 
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
 MAX_FORKS = 4  # of one process; those beyond are stopped

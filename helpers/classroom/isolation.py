@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launcher.py")

@@ -27,7 +27,7 @@ from typing import Any
 from helpers.classroom import isolation, messages
 from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLauncher, end_fork_server, fork_server
 from helpers.classroom.isolation import Limits, LimitWatch
-from helpers.ranks.zygote import FORKS
+from helpers.ranks.processes.zygote import FORKS
 
 RUNNER, READER = "helpers.classroom.sandbox_worker", "helpers.classroom.reader"  # what runs in a sandbox
 MAX_OUTPUT = 4_000  # characters of a sandbox's output that are kept; the rest is read and dropped

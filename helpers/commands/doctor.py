@@ -121,7 +121,7 @@ def check_cores(usable: float, host: int) -> CheckResult:
 
 def check_memory(num_bytes: int, limit: int | None = None) -> CheckResult:
     """Checks the free memory. limit: what the container may use, None for a machine without such a limit."""
-    from helpers.ranks.limits import MIN_MEMORY
+    from helpers.ranks.processes.limits import MIN_MEMORY
 
     sizes = {"size": num_bytes / 1e9, "limit": (limit or 0) / 1e9}
     text = words("memory.available" if limit is None else "memory.of", **sizes)
@@ -205,7 +205,7 @@ def usable_cores(root: Path = Path("/"), host: int | None = None) -> float:
     A container's limit on cores is such a cgroup limit. root, host: for a test, a folder in place of "/", and a number
     of cores in place of the affinity.
     """
-    from helpers.ranks.limits import cgroup_folders
+    from helpers.ranks.processes.limits import cgroup_folders
 
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([host or affinity, *map(_limit, cgroup_folders("cpu", root))])
@@ -242,7 +242,7 @@ def torch_version() -> str | None:
 
 def run_checks() -> list[CheckResult]:
     """Runs every check on this machine, in the order of the report. The ranks come last: they need all the rest."""
-    from helpers.ranks.limits import available_memory, memory_limit, num_gpus
+    from helpers.ranks.processes.limits import available_memory, memory_limit, num_gpus
 
     version, gpus = torch_version(), gpu_names()
     packages = [distribution.metadata["Name"] or "" for distribution in metadata.distributions()]

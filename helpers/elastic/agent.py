@@ -34,10 +34,10 @@ from helpers.elastic.rendezvous import regroup
 from helpers.elastic.settings import ElasticSettings, words
 from helpers.elastic.worker import run_generation
 from helpers.learner.words import Words
-from helpers.ranks import process
-from helpers.ranks.limits import folder_prefix
-from helpers.ranks.sites import rank_names
-from helpers.ranks.transport import pack_call, unpack
+from helpers.ranks.board.sites import rank_names
+from helpers.ranks.processes import process
+from helpers.ranks.processes.limits import folder_prefix
+from helpers.ranks.processes.messages import pack_call, unpack
 from helpers.specs import Plan
 
 POLL_SECONDS = 0.05  # between two looks at the heartbeats

@@ -1,8 +1,8 @@
 """Starts, hears and ends the processes of one generation, for the agent and for jobs that go on without a restart.
 
 A generation is the set of processes that train together until one of them dies. The agent (agent.py) makes a `Crew` for
-each. A `Crew` is a `Watch` of the engine (helpers/ranks/watch.py): its `receive` takes the messages of the processes,
-its `states` have what is known of each. The processes are forked from a zygote, one that has imported torch already.
+each. A `Crew` is a `Watch` of the engine (helpers/ranks/board): its `receive` takes the messages of the processes, its
+`states` have what is known of each. The processes are forked from a zygote, one that has imported torch already.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from helpers.ranks import process
-from helpers.ranks.limits import loopback
-from helpers.ranks.random_seeds import BASE_SEED, process_seed
-from helpers.ranks.watch import RankState, Watch
+from helpers.ranks.board.watch import RankState, Watch
+from helpers.ranks.processes import process
+from helpers.ranks.processes.limits import loopback
+from helpers.ranks.processes.random_seeds import BASE_SEED, process_seed
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
 SETTLE_SECONDS = 0.3  # time for the cause of a failure to arrive after a consequence of it did

@@ -28,8 +28,8 @@ from torch.optim import AdamW
 from helpers.elastic.crew import Crew, RankProcess, worker_spec
 from helpers.elastic.lighthouse import Lighthouse, QuorumRound, words
 from helpers.observe.equality import assert_equal
-from helpers.ranks.limits import folder_prefix
-from helpers.ranks.transport import pack_call, unpack
+from helpers.ranks.processes.limits import folder_prefix
+from helpers.ranks.processes.messages import pack_call, unpack
 from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 
 ROWS, TOKENS = 16, 16  # sequences of a global batch, and their length

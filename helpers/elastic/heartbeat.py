@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
-from helpers.ranks import wire
-from helpers.ranks.worker import is_runnable
+from helpers.ranks.processes.worker import is_runnable
+from helpers.ranks.wire import wire
 
 MAX_GAP = 0.5  # seconds; a longer gap between two looks means a busy listener or a suspended laptop, not a silent rank
 MIN_CPU_SECONDS = 0.001  # a main thread that used less CPU time than this between two beats does not count as busy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from helpers.elastic.rendezvous import regroup
 from helpers.learner.words import book
-from helpers.ranks.limits import check_num_ranks
+from helpers.ranks.processes.limits import check_num_ranks
 from helpers.specs import Plan
 
 words = book("elastic")  # helpers/learner/words/elastic.yaml

@@ -23,7 +23,8 @@ from helpers.elastic.chaos import Kill, arm
 from helpers.elastic.heartbeat import Heartbeat
 from helpers.elastic.rendezvous import Rendezvous, connect
 from helpers.elastic.settings import ElasticSettings
-from helpers.ranks import wire, worker
+from helpers.ranks.processes import worker
+from helpers.ranks.wire import wire
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 

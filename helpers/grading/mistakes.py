@@ -54,7 +54,7 @@ from helpers.grading.task import RankContext, Task
 from helpers.learner.words import Words
 from helpers.learner.yaml_file import read_yaml
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 if TYPE_CHECKING:
     from helpers.grading.verdict import WorldResult

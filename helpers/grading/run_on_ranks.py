@@ -42,10 +42,11 @@ from helpers.grading.safeguards.limits import processor_limit
 from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
 from helpers.learner.words import Words
 from helpers.observe.comms import record_comms
-from helpers.ranks import RankError, Ranks, wire
-from helpers.ranks.limits import load_per_core
+from helpers.ranks import RankError, Ranks
 from helpers.ranks.live import keep_current
-from helpers.ranks.transport import pack_call
+from helpers.ranks.processes.limits import load_per_core
+from helpers.ranks.processes.messages import pack_call
+from helpers.ranks.wire import wire
 
 GRADER_MODULE = __name__  # the ranks of checks are forked from a process that has imported this module, and no others
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task

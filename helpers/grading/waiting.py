@@ -14,7 +14,7 @@ import threading
 
 from helpers.grading.run_on_ranks import GRADER_MODULE
 from helpers.learner.words import Words, book
-from helpers.ranks import process
+from helpers.ranks.processes import process
 
 words = book("verdict")
 QUIET_SECONDS = 0.5  # a check that ends within this time says nothing before its verdict

@@ -1,6 +1,6 @@
 """Records every operation of torch.distributed that one rank issues, without a change of the code that issues them.
 
-On the course's ranks, torch.distributed's functions are wrapped by the module `wire` (helpers/ranks/wire.py), which
+On the course's ranks, torch.distributed's functions are wrapped by the module `wire` (helpers/ranks/wire), which
 reports each operation to the recorders that have subscribed. Chapters, tests, benchmarks, the grader and the `train`
 command count messages and bytes with it.
 """
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from helpers.ranks import wire
+from helpers.ranks.wire import wire
 from helpers.records import CommEvent, CommLog
 
 PENDING_SECONDS = 5.0  # how long the end of a recording waits for operations that are still in flight

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 JOB = "helpers.observe.restart_job"  # the module that each rank runs
 NUM_NODES = 2  # each with one rank

@@ -4,22 +4,15 @@
     losses = ranks.run(train, steps=20)         # or a cell that starts with %%ranks
 
 It exports `Ranks`, `RankError` (a run failed), and `current` (the Ranks that were made last, on which %%ranks runs).
-The modules of this package are:
+The modules of this package are live (Ranks), magic (%%ranks), and inplace (Ranks under torchrun). The packages are
 
-Front        live (Ranks), magic (%%ranks), inplace (the same under torchrun), limits (what the machine allows)
-Processes    zygote is the process from which ranks are forked, and process is the notebook's connection to it;
-             pool holds the processes of one Ranks, and worker is the program that runs in each of them;
-             random_seeds gives each process other random numbers;
-             pipe and transport carry messages, functions and results between the notebook and the ranks
-Wire         wire, group, methods and work wrap gloo, so that every operation of every process group passes through
-             them; session, link and rules hold their settings, an emulated network link, and the rules by which the
-             package nccl/ says what NCCL would have done; gloo has what must be known about that backend;
-             in meeting, ranks wait for each other outside of gloo, while they make a group or wait for a key
-Failures     board is the shared memory in which ranks compare operations; watch waits for the ranks and recognises a
-             hang; report says what happened; errors and sites have the records of failures and the names of lines
+processes  starts the ranks, runs tasks on them, and starts them again after a failure
+wire       wraps gloo, so that every operation of every process group passes through it
+board      compares what the ranks do, recognises failures, and says what happened
+nccl       says what NCCL would have done with the same program
 """
 
-from helpers.ranks.errors import RankError
+from helpers.ranks.board.errors import RankError
 from helpers.ranks.live import Ranks, current
 
 __all__ = ["RankError", "Ranks", "current"]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from helpers.ranks.limits import card_bytes
+from helpers.ranks.processes.limits import card_bytes
 
 
 def is_launched() -> bool:

@@ -20,8 +20,10 @@ from typing import Any
 
 from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
-from helpers.ranks.errors import RankError
-from helpers.ranks.limits import (
+from helpers.ranks.board.errors import RankError
+from helpers.ranks.board.interrupts import interrupts_in_waits_only
+from helpers.ranks.board.sites import CELL_PREFIX, rank_names
+from helpers.ranks.processes.limits import (
     card_bytes,
     check_num_ranks,
     choose_device,
@@ -29,10 +31,8 @@ from helpers.ranks.limits import (
     memory_warning,
     proportional_bytes,
 )
-from helpers.ranks.pipe import interrupts_in_waits_only, print_by_rank
-from helpers.ranks.pool import Pool, PoolSettings
-from helpers.ranks.sites import CELL_PREFIX, rank_names
-from helpers.ranks.transport import pack_call, unpack
+from helpers.ranks.processes.messages import pack_call, print_by_rank, unpack
+from helpers.ranks.processes.pool import Pool, PoolSettings
 from helpers.specs import Link, Nodes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
@@ -316,7 +316,7 @@ def _make_current(ranks: Ranks | None) -> None:
 
 def _refuse_nesting() -> None:
     """Raise ValueError if this process is a rank itself."""
-    worker = sys.modules.get("helpers.ranks.worker")
+    worker = sys.modules.get("helpers.ranks.processes.worker")
     if worker is not None and worker.ACTIVE is not None:
         raise ValueError(
             f"this code already runs on rank {worker.ACTIVE.rank}, and a rank cannot start ranks of its own: "

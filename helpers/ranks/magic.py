@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Container
 from types import TracebackType
 
-from helpers.ranks.errors import RankError
+from helpers.ranks.board.errors import RankError
+from helpers.ranks.board.sites import PACKAGE, is_library, words
 from helpers.ranks.live import current
-from helpers.ranks.sites import PACKAGE, is_library, words
 
 UNKNOWN = re.compile(r"raised NameError: name '(\w+)' is not defined")
 NO_GROUP = "Default process group has not been initialized"  # how torch's message begins

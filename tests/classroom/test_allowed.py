@@ -217,8 +217,10 @@ def reached_in_sandbox():
     return reached
 
 
-# The ranks run these, so a cheat that names them is flagged.
-STAYS = {"helpers.ranks.wire", "helpers.grading.run_on_ranks"}
+STAYS = {
+    "helpers.ranks.wire.wire",
+    "helpers.grading.run_on_ranks",
+}  # the ranks run these, so a cheat that names them is flagged
 
 
 @needs_namespaces

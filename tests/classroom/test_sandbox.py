@@ -20,7 +20,7 @@ from helpers.classroom import fork_server, isolation
 from helpers.classroom import sandbox as sandbox_module
 from helpers.classroom.isolation import Limits, LimitWatch
 from helpers.classroom.sandbox import Sandbox, SandboxEnded
-from helpers.ranks.zygote import FORKS
+from helpers.ranks.processes.zygote import FORKS
 
 needs_namespaces = pytest.mark.skipif(not isolation.is_available("namespaces"), reason="namespaces are refused here")
 SECRET = "the seed of the class"

@@ -18,7 +18,7 @@ from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
 from helpers.elastic.agent import Agent
 from helpers.elastic.crew import RankProcess
-from helpers.ranks.limits import SHARED, folder_prefix
+from helpers.ranks.processes.limits import SHARED, folder_prefix
 from helpers.specs import Plan
 from tests.compose.checkpoint.small import saved_on
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.devices import cards
-from helpers.ranks.limits import num_gpus
+from helpers.ranks.processes.limits import num_gpus
 
 HERE, MEMORY = Path(__file__).parent, 500_000_000
 

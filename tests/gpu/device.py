@@ -3,7 +3,7 @@
 import torch
 
 from helpers.devices import CARD, GPU, accelerator
-from helpers.ranks import limits
+from helpers.ranks.processes import limits
 
 HAS_CARD = hasattr(torch, CARD)  # conftest.py gave this process one, as a rank's has
 KIND = CARD if HAS_CARD else GPU

@@ -12,7 +12,7 @@ from helpers.grading.common_checks import forgive_rounding
 from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.run_on_ranks import board_counts
 from helpers.grading.task import TaskRun
-from helpers.ranks import wire
+from helpers.ranks.wire import wire
 
 
 def average(model):

@@ -17,7 +17,7 @@ from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner, ObservedFunction, as_plain_data, without_grader_lines
 from helpers.grading.safeguards.limits import TooLong, processor_limit
-from tests.ranks.test_pipe import hears_nothing_from_now_on
+from tests.ranks.processes.test_messages import hears_nothing_from_now_on
 
 KEY = "03.average"
 
@@ -181,7 +181,7 @@ def test_places_in_our_files_are_left_out():
 
 
 def test_a_rank_that_has_not_heard_of_its_task_is_no_fault_of_the_answer(ranks, caplog):
-    caplog.set_level("CRITICAL", logger="helpers.ranks.report")
+    caplog.set_level("CRITICAL", logger="helpers.ranks.board.report")
     ranks[:2].run(hears_nothing_from_now_on)
     task = task_of(KEY)
     run = LocalRunner(task, right, ranks=ranks, limit=4)(inputs_by_rank(task, task.variations.cases(1)[:1], 2, 1), 1)

@@ -10,7 +10,7 @@ import pytest
 from helpers.grading import grade, start_ranks, waiting
 from helpers.grading.waiting import ProgressLine
 from helpers.learner.words import Words
-from helpers.ranks import process
+from helpers.ranks.processes import process
 
 STEPS = [Words(en=f"{size} ranks", zh=f"{size} 个 rank") for size in (2, 3)]
 

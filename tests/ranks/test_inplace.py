@@ -10,7 +10,8 @@ from helpers.observe.torchrun import free_port
 # On its way out rank 0 has an operation under way that rank 1 joins late: gloo then tells Python of its end.
 LEAVES = """
 import os, sys, time, torch, torch.distributed as dist
-from helpers.ranks import inplace, wire
+from helpers.ranks import inplace
+from helpers.ranks.wire import wire
 rank = int(sys.argv[1])
 wire.install(wire.WireConfig(rank=rank, world_size=2, board_dir="", check=False))
 dist.init_process_group("wire", init_method=sys.argv[2], rank=rank, world_size=2)

@@ -19,7 +19,7 @@ import pytest
 
 from helpers.ranks import RankError, Ranks
 from tests.ranks.test_faults import PREPARE, WHILE_OTHERS_WAIT
-from tests.ranks.test_wire_mismatch import CASES, PAIRS, raise_it, raise_pair
+from tests.ranks.wire.test_mismatch import CASES, PAIRS, raise_it, raise_pair
 
 REPETITIONS, LIMIT, SEED = 50, 3.0, 15
 FIRST_USE = "model = TorchDDP(Branch())\nmodel(torch.ones(2, 4), False).sum().backward()"

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from helpers.learner.words import Words
-from helpers.ranks import limits
-from helpers.ranks.errors import RankError
+from helpers.ranks.board.errors import RankError
 from helpers.ranks.magic import _parse, explain_missing_group, until_our_frames, with_advice, without_our_frames
+from helpers.ranks.processes import limits
 from tests.ranks.kernel import Kernel
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.ranks import RankError, Ranks, current, pool
-from helpers.ranks.pipe import print_by_rank
-from helpers.ranks.zygote import FORKS
+from helpers.ranks import RankError, Ranks, current
+from helpers.ranks.processes import pool
+from helpers.ranks.processes.messages import print_by_rank
+from helpers.ranks.processes.zygote import FORKS
 
 
 def test_results_come_in_rank_order(world):

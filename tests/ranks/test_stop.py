@@ -19,7 +19,8 @@ SETUP = """
 import os, sys, time, torch
 os.environ["RANKS_HOME"] = {home!r}
 from helpers.grading import check, drill, exercise, run_on_ranks
-from helpers.ranks import Ranks, pool, process
+from helpers.ranks import Ranks
+from helpers.ranks.processes import pool, process
 from helpers.widgets import PipelineExplorer
 ranks = Ranks(2, device="cpu", quiet=True)
 

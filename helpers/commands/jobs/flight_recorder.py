@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.ranks.sites import Frame, learner_frame
+from helpers.ranks.board.sites import Frame, learner_frame
 
 SIDES = ("input", "output")
 # Operation -> which of its tensors may differ from rank to rank.

@@ -36,9 +36,9 @@ from helpers.commands.jobs.launch import StartedJob, start_job, words
 from helpers.commands.jobs.monitor import JobMonitor, ProcessState
 from helpers.learner.words import Words
 from helpers.learner.words.wrapping import complain
-from helpers.ranks.report import describe_exit
-from helpers.ranks.sites import Frame, describe, learner_frame, rank_names
-from helpers.ranks.sites import words as rank_words
+from helpers.ranks.board.report import describe_exit
+from helpers.ranks.board.sites import Frame, describe, learner_frame, rank_names
+from helpers.ranks.board.sites import words as rank_words
 
 SETTLE_SECONDS = 5.0  # that the other ranks get to end after a first rank failed; torchrun gives them less
 HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; in all other cases the command returns the job's own

@@ -21,7 +21,7 @@ from typing import Any
 
 from helpers.commands.jobs.flight_recorder import Call, Divergence, divergences
 from helpers.commands.jobs.monitor import ProcessState
-from helpers.ranks.sites import Frame, learner_frame
+from helpers.ranks.board.sites import Frame, learner_frame
 
 
 @dataclass(frozen=True, kw_only=True)

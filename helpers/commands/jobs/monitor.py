@@ -18,9 +18,9 @@ from typing import Any
 
 from helpers.commands.jobs import probe
 from helpers.learner.words import Words
-from helpers.ranks.errors import Failure
-from helpers.ranks.report import crash_frames
-from helpers.ranks.sites import Frame, learner_frame
+from helpers.ranks.board.errors import Failure
+from helpers.ranks.board.report import crash_frames
+from helpers.ranks.board.sites import Frame, learner_frame
 
 BUSY_FACTOR = 4.0
 MAX_CPU_SHARE = 0.3  # a process that uses more CPU time than this share of the time at one line does not sleep there

@@ -31,9 +31,9 @@ from helpers.commands.rehearse.report import NOTE, WARNING, Finding, words
 from helpers.commands.rehearse.silent_warnings import warnings_of
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
-from helpers.ranks.errors import Failure, RankError
+from helpers.ranks.board.errors import Failure, RankError
+from helpers.ranks.board.sites import describe, is_library, learner_frame, rank_names
 from helpers.ranks.nccl.verdicts import words as nccl_words
-from helpers.ranks.sites import describe, is_library, learner_frame, rank_names
 
 FULL = "OutOfMemoryError"  # the type of the exception of a card that is full
 # Functions of torch that only call the next one, so their frames say nothing.
@@ -209,7 +209,7 @@ def in_cudas_words(text: str) -> str:
     names = {"card:0": "cuda", "card out of memory": "CUDA out of memory", "torch.card": "torch.cuda"}
     for cards, cudas in names.items():
         text = text.replace(cards, cudas)
-    text = text.replace("helpers.ranks.wire.Wire", "torch.distributed.distributed_c10d.ProcessGroup")
+    text = text.replace("helpers.ranks.wire.wire.Wire", "torch.distributed.distributed_c10d.ProcessGroup")
     return re.sub(r" object at 0x[0-9a-f]+", " object", text)  # an address differs from rank to rank
 
 

@@ -11,8 +11,8 @@ import linecache
 import re
 import signal
 
-from helpers.ranks.errors import Failure
-from helpers.ranks.sites import is_engine, is_package
+from helpers.ranks.board.errors import Failure
+from helpers.ranks.board.sites import is_engine, is_package
 
 # Parts of messages with which torch refuses a device made in Python before any of the device's own code runs.
 _REFUSED = (

@@ -28,10 +28,11 @@ from torch.utils._pytree import tree_iter
 from helpers.commands.rehearse import rank_notes, redirect, spawning
 from helpers.devices.cards import races, tensor
 from helpers.devices.cards.tensor import CardTensor, memory
-from helpers.ranks import wire, worker
+from helpers.ranks.board.sites import describe
 from helpers.ranks.nccl import journal
-from helpers.ranks.pipe import Capture
-from helpers.ranks.sites import describe
+from helpers.ranks.processes import worker
+from helpers.ranks.processes.messages import Capture
+from helpers.ranks.wire import wire
 
 
 def bytes_by_kind() -> dict[str, int]:

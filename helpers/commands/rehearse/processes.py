@@ -15,14 +15,14 @@ import os
 from typing import Any
 
 from helpers.observe.torchrun import free_port
-from helpers.ranks import process
-from helpers.ranks.errors import RankError
-from helpers.ranks.limits import available_memory, loopback
+from helpers.ranks.board.errors import RankError
+from helpers.ranks.board.report import Report as EngineReport
+from helpers.ranks.board.watch import SETTLE_SECONDS, RankState, Watch
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
-from helpers.ranks.random_seeds import hash_seed, process_seed
-from helpers.ranks.report import Report as EngineReport
-from helpers.ranks.transport import pack_call
-from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
+from helpers.ranks.processes import process
+from helpers.ranks.processes.limits import available_memory, loopback
+from helpers.ranks.processes.messages import pack_call
+from helpers.ranks.processes.random_seeds import hash_seed, process_seed
 
 RANK = "helpers.commands.rehearse.on_rank"  # the module that the zygote has imported before it forks ranks
 # File and function in which a rank waits for another launch of ranks by the script, or for the end of one.

@@ -14,7 +14,7 @@ from typing import Any
 
 from helpers.learner.words import Words, book
 from helpers.quantities.units import format_bytes
-from helpers.ranks.sites import Frame, describe, rank_names
+from helpers.ranks.board.sites import Frame, describe, rank_names
 
 words = book("rehearse")
 WARNING, NOTE = "warning", "note"  # the kinds of finding that are no mistake

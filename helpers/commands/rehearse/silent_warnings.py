@@ -11,7 +11,7 @@ from typing import Any
 
 from helpers.commands.rehearse.report import WARNING, Finding, words
 from helpers.quantities.units import format_bytes
-from helpers.ranks.sites import Frame, rank_names
+from helpers.ranks.board.sites import Frame, rank_names
 
 MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.

@@ -37,8 +37,8 @@ import torch.multiprocessing
 from helpers.commands.rehearse import rank_notes
 from helpers.commands.rehearse.redirect.unsupported import NotRehearsed
 from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.ranks.board.sites import is_library
 from helpers.ranks.nccl import journal
-from helpers.ranks.sites import is_library
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") + (
     "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",

@@ -92,7 +92,7 @@ def _join() -> None:
     import torch.distributed as dist
 
     from helpers.devices import accelerator
-    from helpers.ranks import wire
+    from helpers.ranks.wire import wire
 
     if accelerator() is not None:
         return  # with NCCL, Ranks joins by itself

@@ -22,8 +22,8 @@ from helpers.commands.train.signals import StopRequest
 from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
+from helpers.ranks.board.sites import words as rank_words
 from helpers.ranks.inplace import is_launched, write_error_file
-from helpers.ranks.sites import words as rank_words
 
 ENDED, FAILED = 0, 1  # exit codes
 INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit codes, as a shell gives them for a signal

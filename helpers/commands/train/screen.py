@@ -25,8 +25,8 @@ from helpers.learner.words import book
 from helpers.learner.words.wrapping import aligned, padded, width, wrap
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.quantities.units import format_bytes
+from helpers.ranks.board.sites import rank_names
 from helpers.ranks.inplace import is_launched
-from helpers.ranks.sites import rank_names
 from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.specs.mesh import ORDER
 

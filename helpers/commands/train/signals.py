@@ -11,7 +11,7 @@ import signal
 from types import FrameType
 
 from helpers.learner.words import book
-from helpers.ranks.gloo import SIGNALS
+from helpers.ranks.wire.gloo import SIGNALS
 
 words = book("train")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a cluster sends SIGTERM when the time of a job is over

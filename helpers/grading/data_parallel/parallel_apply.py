@@ -30,7 +30,7 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 words = LAB.messages
 

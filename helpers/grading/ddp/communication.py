@@ -50,7 +50,7 @@ from helpers.grading.kit.comparisons import (
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
-from helpers.ranks import wire
+from helpers.ranks.wire import wire
 from helpers.records import CommEvent
 
 words = LAB.messages

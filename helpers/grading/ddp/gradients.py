@@ -28,7 +28,7 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
-from helpers.ranks import wire
+from helpers.ranks.wire import wire
 
 words = LAB.messages
 

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 
 from helpers.grading.safeguards import audit_rules, cleanup, limits
-from helpers.ranks import worker
+from helpers.ranks.processes import worker
 
 WORK_FOLDER = "room"  # the folder in which the function works on all of its ranks; it lies in the folder of the ranks
 

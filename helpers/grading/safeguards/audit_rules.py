@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.learner.words import Words, book
-from helpers.ranks.sites import is_engine, is_library
-from helpers.ranks.zygote import child_processes
+from helpers.ranks.board.sites import is_engine, is_library
+from helpers.ranks.processes.zygote import child_processes
 
 words = book("walls")  # sentences about what was refused; limits.py uses them as well
 ALLOWED_FILES = (os.devnull,)  # files outside the folder that may be written

@@ -37,8 +37,8 @@ from torch.distributed import distributed_c10d
 
 from helpers.devices import call_site
 from helpers.grading.safeguards.limits import used_bytes
-from helpers.ranks.sites import is_library
-from helpers.ranks.zygote import become_subreaper
+from helpers.ranks.board.sites import is_library
+from helpers.ranks.processes.zygote import become_subreaper
 
 MAX_KEPT_BYTES = 200_000_000  # a rank that keeps so much more memory than before the function is replaced
 MAX_GROUPS = 50  # a rank with more process groups is replaced, since learners' functions seldom destroy them

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from helpers.grading.safeguards.audit_rules import words
-from helpers.ranks import worker
+from helpers.ranks.processes import worker
 
 MAX_MEMORY = 1_000_000_000  # bytes, in addition to what the rank has when the function begins
 MAX_FILE = 100_000_000  # bytes of one file, also of the rank's log, to which code may write past Python

@@ -41,7 +41,7 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
-from helpers.ranks.limits import load_per_core
+from helpers.ranks.processes.limits import load_per_core
 
 words = LAB.messages
 

@@ -22,15 +22,15 @@ judge        decides which replays are needed, and collects their verdicts
 verdicts     puts a verdict into words: which lines of the program wait for each other, and what to change
 """
 
-from helpers.ranks import rules
 from helpers.ranks.nccl.judge import AfterTask, Judge, replay, verdicts_of
 from helpers.ranks.nccl.verdicts import NcclVerdict
+from helpers.ranks.wire import rules
 
 __all__ = ["Judge", "NcclRules", "NcclVerdict", "replay", "verdicts_of"]
 
 
 class NcclRules:
-    """The two halves of the rules "nccl": one for each rank, one for the notebook (see helpers.ranks.rules.Rules)."""
+    """The two halves of the rules "nccl": one for each rank, one for the notebook (see wire/rules.py)."""
 
     def start_on_rank(self, config):
         """Begin to apply the rules on this rank. config: the WireConfig, which has the folder for the journal."""

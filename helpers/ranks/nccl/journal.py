@@ -34,8 +34,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 from helpers.learner.words import Words
-from helpers.ranks import rules
-from helpers.ranks.sites import Frame
+from helpers.ranks.board.sites import Frame
+from helpers.ranks.wire import rules
 
 PREFIX = "journal-"  # of the files' names
 NO_SITE: Frame = ("", 0, "")  # where the line is not known

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from helpers.learner.words import Words
-from helpers.ranks.errors import RankError
+from helpers.ranks.board.errors import RankError
 from helpers.ranks.nccl.journal import JournalReader, RankProgram, Record, journals_in
 from helpers.ranks.nccl.replayer import Deadlock, Replay, ReplayOptions
 from helpers.ranks.nccl.verdicts import (
@@ -184,7 +184,7 @@ class Judge:
 
 
 class AfterTask:
-    """Judges each task of one pool of ranks. The pool calls it (see helpers.ranks.rules.TaskJudge)."""
+    """Judges each task of one pool of ranks. The pool calls it (see helpers.ranks.wire.rules.TaskJudge)."""
 
     def __init__(self):
         self.judge: Judge | None = None

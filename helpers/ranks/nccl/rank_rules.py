@@ -1,6 +1,6 @@
 """Applies NCCL's rules on a rank: it refuses what NCCL lacks and writes every operation into the rank's journal.
 
-gloo runs the operations. The "wire", which is the wrapper around every process group (helpers/ranks/wire.py), calls an
+gloo runs the operations. The "wire", which is the wrapper around every process group (helpers/ranks/wire), calls an
 `NcclOnRank` at each operation, each wait and each new group. Only what NCCL would run counts: the tensors on the
 practice card (a simulated GPU) where the rank has one, otherwise all tensors. The journal (journal.py) is later
 replayed by NCCL's rules. What NCCL lacks raises the type of error that torch raises.
@@ -25,16 +25,16 @@ from torch.distributed import distributed_c10d
 
 from helpers.devices import CARD, cards
 from helpers.devices.call_site import call_site
-from helpers.ranks import wire
+from helpers.ranks.board.sites import Frame, describe
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import FileJournal, Journal
 from helpers.ranks.nccl.verdicts import words
-from helpers.ranks.sites import Frame, describe
+from helpers.ranks.wire import wire
 
 if TYPE_CHECKING:
-    from helpers.ranks.group import WireGroup
-    from helpers.ranks.session import WireConfig
-    from helpers.ranks.work import MessageWork, WireWork
+    from helpers.ranks.wire.group import WireGroup
+    from helpers.ranks.wire.session import WireConfig
+    from helpers.ranks.wire.work import MessageWork, WireWork
 
 
 LACKING = {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.complex32}  # dtypes that NCCL does not know
@@ -102,7 +102,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 class NcclOnRank:
-    """NCCL's rules in force on this rank (see helpers.ranks.rules.RankRules, whose methods the wire calls).
+    """NCCL's rules in force on this rank (see helpers.ranks.wire.rules.RankRules, whose methods the wire calls).
 
     It refuses what NCCL lacks, writes the journal, and tells the practice card which buffers are in use. only_cards:
     refuse tensors on the CPU, as torch does where NCCL is the only backend of the group.

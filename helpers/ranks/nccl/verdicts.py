@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from helpers.learner.words import Words, book
+from helpers.ranks.board.sites import Frame, describe, describe_line, rank_names
 from helpers.ranks.nccl.journal import NO_SITE, RankProgram, Record
 from helpers.ranks.nccl.replayer import Deadlock, Host, Node, PostedOperation, Replay
-from helpers.ranks.sites import Frame, describe, describe_line, rank_names
 
 words = book("nccl")
 # Kinds of verdict. "hangs above the buffer": only with messages that are too large for NCCL's buffers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.ranks import random_seeds
+from helpers.ranks.processes import random_seeds
 
 LAST_DIGITS = 4  # of the seeds that are drawn, on which the hash seed depends
 

@@ -2,7 +2,7 @@
 
 from helpers.draw import means_scene, pairing_scene
 from helpers.draw.chapters.start_here import BLAMED_RANKS
-from helpers.ranks.errors import KINDS as ERRORS
+from helpers.ranks.board.errors import KINDS as ERRORS
 from tests.draw.scenes import CALLS, SCENES, texts
 
 

@@ -18,7 +18,7 @@ from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.safeguards import limits
-from helpers.ranks import pool
+from helpers.ranks.processes import pool
 from tests.grading.safeguards.conftest import KEY, SIZE, said
 from tests.grading.test_run_on_ranks import right
 

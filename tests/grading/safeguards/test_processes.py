@@ -16,7 +16,8 @@ import pytest
 
 from helpers.grading import run_on_ranks, task_of
 from helpers.grading.task import JudgedWorld
-from helpers.ranks import Ranks, process
+from helpers.ranks import Ranks
+from helpers.ranks.processes import process
 from tests.grading.safeguards.conftest import KEY, SIZE, SLEEP, said
 from tests.grading.test_run_on_ranks import right
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from helpers.devices import computing_device
 from tests.on_cards import OnCards
-from tests.ranks.test_wire_torch import CASES, model, train
+from tests.ranks.wire.test_torch import CASES, model, train
 
 
 def saved_and_loaded(group):

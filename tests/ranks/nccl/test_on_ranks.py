@@ -9,7 +9,7 @@ import torch.distributed as dist
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.nccl import replay
 from helpers.ranks.nccl.rank_rules import record_journal
-from tests.ranks.test_wire_torch import CASES
+from tests.ranks.wire.test_torch import CASES
 
 
 @pytest.fixture(scope="module")

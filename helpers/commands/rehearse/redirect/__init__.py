@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from helpers.devices.call_site import call_site, main_stack
-from helpers.ranks.sites import is_engine, is_library, is_package
+from helpers.ranks.board.sites import is_engine, is_library, is_package
 
 _TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or take tensors
 

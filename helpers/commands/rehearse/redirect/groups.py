@@ -27,8 +27,8 @@ from helpers.commands.rehearse.redirect import gpus, unsupported
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
-from helpers.ranks import wire, work
-from helpers.ranks.group import WireGroup
+from helpers.ranks.wire import wire, work
+from helpers.ranks.wire.group import WireGroup
 
 LONG = datetime.timedelta(hours=1)  # for operations, because the process that watches the ranks ends what hangs
 # For each default group that the ranks make, a folder "world0.1", … with its store, its journals, and its boards (files

@@ -44,7 +44,7 @@ from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
-from helpers.ranks import wire
+from helpers.ranks.wire import wire
 from helpers.records.comms import CommEvent
 
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning

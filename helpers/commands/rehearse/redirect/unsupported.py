@@ -26,7 +26,7 @@ from helpers.commands.rehearse import rank_notes
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.learner.words import book
-from helpers.ranks.sites import is_library, is_package
+from helpers.ranks.board.sites import is_library, is_package
 
 words = book("rehearse")
 KERNELS = frozenset(  # packages that bring GPU kernels of their own

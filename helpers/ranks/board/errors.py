@@ -1,0 +1,104 @@
+"""Defines RankError, which a failed run raises in the notebook, and the records in which a rank reports its state.
+
+The file does not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from helpers.learner.words import Words
+from helpers.ranks.board.sites import Frame
+
+# Of a RankError. "mismatch": the ranks did not issue the same operations of torch.distributed.
+KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
+KINDS += ("deaf",)  # a timeout because a rank's process never received its task, for which the task is not to blame
+KINDS += ("hangs", "hangs above the buffer", "error", "race")  # what NCCL would have made of a run that gloo completed
+
+# Parts of the messages that a rank raises when another rank has left. Such an error is a consequence, never the cause.
+_CONSEQUENCES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Socket closed",
+    "Read error",
+    "Write error",
+    "Application timeout caused pair closure",
+    "NCCL communicator was aborted",
+)
+
+
+class RankError(RuntimeError):
+    """A run failed on one rank or on several. `str(error)` is in the learner's language, `words` is in every language.
+
+    Attributes: `kind`, one of KINDS; `rank`, the rank to blame, or None where none is; `tracebacks`, the full traceback
+    text of each rank that raised.
+    """
+
+    def __init__(self, message: Words | str, *, kind: str = "exception", rank: int | None = None, tracebacks=None):
+        super().__init__(message)
+        self.words = Words.of(message)
+        self.kind, self.rank, self.tracebacks = kind, rank, dict(tracebacks or {})
+
+    def __str__(self) -> str:
+        return str(self.words)
+
+    def __reduce__(self):
+        return _rebuild, (self.words, self.kind, self.rank, self.tracebacks)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message alone, since our own frames would teach nothing."""
+        return [f"RankError ({self.kind})", *("  " + line for line in str(self).splitlines())]
+
+
+def _rebuild(message, kind, rank, tracebacks) -> RankError:
+    """What pickle calls, which cannot pass keyword arguments."""
+    return RankError(message, kind=kind, rank=rank, tracebacks=tracebacks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception on one rank, as that rank saw it."""
+
+    type_name: str  # such as "ValueError"
+    message: str
+    words: Words  # the message in every language, if this package wrote it; else the same in all
+    frames: list[Frame]  # the learner's part of the stack, outermost call first
+    time: float  # when it was raised, in seconds of time.perf_counter
+    traceback: str
+    # "mismatch" or "aborted" if the wire raised it, which is the wrapper around every process group (wire.py).
+    wire_kind: str | None = None
+    culprit: int | None = None  # the rank that the wire blames
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it only reports that another rank failed or left."""
+        return self.wire_kind == "aborted" or any(phrase in self.message for phrase in _CONSEQUENCES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingOperation:
+    """One operation that a rank has issued and that is not complete."""
+
+    op: str  # such as "all_reduce"
+    sequence: int  # its place in the order of its group's operations
+    missing: tuple[int, ...]  # global ranks that have not issued it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """What a rank answers when the notebook's process asks where it is."""
+
+    frames: list[Frame]  # the stack of its main thread, outermost call first
+    runnable: bool  # whether its main thread runs, or has work and waits for a core
+    waiting: list[WaitingOperation] = field(default_factory=list)  # operations that are not complete
+    counters: dict[str, int] = field(default_factory=dict)  # name of a process group -> collectives that it has issued
+    cpu_seconds: float = 0.0  # that all threads of its process have used
+
+    def same_place(self, other: RankStatus | None) -> bool:
+        """Whether the rank has not moved since `other`: same stack, same operations, and no work for its thread."""
+        if other is None or self.runnable or other.runnable:
+            return False
+        same = self.frames == other.frames and self.counters == other.counters
+        return same and [w.sequence for w in self.waiting] == [w.sequence for w in other.waiting]

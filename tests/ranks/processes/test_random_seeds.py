@@ -1,0 +1,56 @@
+"""Each rank draws random numbers of its own, as the processes of a cluster do, and a restart repeats them."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from helpers.elastic.crew import worker_spec
+from helpers.ranks import RankError, Ranks
+from helpers.ranks.processes.random_seeds import process_seed
+
+
+class Seeds(Dataset):
+    """The seed of the DataLoader's worker that loads an item."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return torch.initial_seed()
+
+
+def draw():
+    """One number from each generator that a program may use without a seed."""
+    return {
+        "torch": torch.rand(()).item(),
+        "numpy": np.random.rand(),
+        "random": random.random(),
+        "card": torch.rand((), device="card").item(),
+        "worker": next(iter(DataLoader(Seeds(), num_workers=1))).item(),
+    }
+
+
+def test_no_two_ranks_draw_the_same_and_ranks_that_are_started_anew_draw_it_again():
+    with Ranks(2, device="card", memory="10 MB", quiet=True) as own:
+        first, second = own.run(draw)
+        assert all(first[kind] != second[kind] for kind in first), (first, second)
+        assert first["card"] != first["torch"]  # a GPU has a generator of its own
+        with pytest.raises(RankError, match="rank 1 died"):
+            own.run(lambda: torch.distributed.get_rank() and os._exit(3))
+        assert own.run(draw) == [first, second]
+
+
+def test_no_two_processes_share_a_seed_even_with_close_bases():
+    seeds = [process_seed(base, rank) for base in range(100) for rank in range(100)]
+    assert len(set(seeds)) == len(seeds) and max(seeds) < 2**63 and process_seed(7, 1) == process_seed(7, 1)
+
+
+def test_a_process_of_a_new_generation_draws_other_numbers_than_the_one_that_died():
+    seeds = {worker_spec(index, "", generation)["seed"] for index in range(3) for generation in range(3)}
+    assert len(seeds) == 9
