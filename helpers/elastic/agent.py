@@ -192,7 +192,7 @@ class Agent:
         while not self.stop_requested.is_set():
             crew.receive(POLL_SECONDS)  # handles messages of the processes, for at most this time
             if lost := crew.lost():
-                return self._failure(crew, lost)
+                return self._failure(lost)
             if crew.is_done:
                 self.weights = unpack(crew.ranks[0].value)
                 return "done", [], words["done"]
@@ -223,13 +223,13 @@ class Agent:
         return {rank: word for rank, word in verdicts.items() if word in ("hung", "dead")}
 
     @staticmethod
-    def _failure(crew: Crew, lost: list[RankProcess]) -> Ending:
+    def _failure(lost: list[RankProcess]) -> Ending:
         """The ending of a generation in which these processes raised or died."""
         # A process that ended before the rendezvous has no rank.
         ranks, failure = sorted(state.rank for state in lost if state.rank is not None), lost[0].failure
         if failure:
             text = Words.of(f"{failure.type_name}: ") + failure.words
             return "raised", ranks, words["raised"].format(ranks=rank_names(ranks), text=text)
-        codes = [crew.zygote.exit_status(state.pid) for state in lost]
+        codes = [process.exit_status(state.pid) for state in lost]
         names = [signal.Signals(-code).name if code is not None and code < 0 else str(code) for code in codes]
         return "died", ranks, words["died"].format(ranks=rank_names(ranks), names=[*dict.fromkeys(names)])

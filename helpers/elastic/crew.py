@@ -8,19 +8,19 @@ each. A `Crew` is a `Watch` of the engine (helpers/ranks/board): its `receive` t
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
+from helpers.ranks.board.errors import causes
 from helpers.ranks.board.watch import RankState, Watch
 from helpers.ranks.processes import process
-from helpers.ranks.processes.limits import loopback
-from helpers.ranks.processes.random_seeds import BASE_SEED, process_seed
+from helpers.ranks.processes.spec import BASE_SEED, process_seed, rank_spec
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
+END_SECONDS = 5.0  # in which all killed processes are expected to be gone
 SETTLE_SECONDS = 0.3  # time for the cause of a failure to arrive after a consequence of it did
 
 
@@ -94,21 +94,15 @@ class Crew(Watch):
         end = self.clock + SETTLE_SECONDS
         # `failed` are those that died or raised; one with a value has done its work before.
         while failed := [state for state in self.failed if not state.is_spare and state.value is None]:
-            died = [state for state in failed if not state.failure]
-            causes = died or [state for state in failed if not state.failure.is_consequence]
-            if causes or self.clock >= end:
-                return causes or failed[:1]  # where no cause came in time, one consequence stands for it
+            to_blame = [state for state in failed if not state.failure] or causes(failed)
+            if to_blame or self.clock >= end:
+                return to_blame or failed[:1]  # where no cause came in time, one consequence stands for it
             self.receive(0.02)
         return []
 
     def end(self) -> None:
-        """Kills all processes, and returns when the last one is gone, because until then it might still write."""
-        for state in self.states:
-            process.kill(state.pid)
-        for state in self.states:
-            with contextlib.suppress(RuntimeError, OSError):
-                self.zygote.exit_status(state.pid)
-            state.conn.close()
+        """Kills all processes, and returns when the last one is gone."""
+        process.end_all(self.states, END_SECONDS)
 
 
 def worker_spec(index: int, folder: str, generation: int) -> dict[str, Any]:
@@ -117,6 +111,4 @@ def worker_spec(index: int, folder: str, generation: int) -> dict[str, Any]:
     generation: how often a process with this index was started before. A new process draws other random numbers than
     the one in whose place it is, as after a restart on a cluster.
     """
-    env = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
-    own_world = dict(rank=index, world_size=1, generation=0, backend="none", device="cpu", local_device=0)
-    return own_world | {"folder": folder, "env": env, "seed": process_seed(BASE_SEED, index, generation)}
+    return rank_spec(index, 1, folder, seed=process_seed(BASE_SEED, index, generation))

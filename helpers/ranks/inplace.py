@@ -1,8 +1,8 @@
 """Runs Ranks under a launcher such as torchrun: this process is a rank already, so `run` calls the function here.
 
-`Ranks` (live.py) makes a `LaunchedRanks` where `is_launched()`. The file also has two functions for programs that
-torchrun launches: `leave` ends such a process safely, and `write_error_file` writes the error that torchrun's report
-shows. A "card" is a practice card, which is a simulated GPU (helpers/devices/cards).
+`Ranks` (live.py) makes a `LaunchedRanks` where a launcher has told this process its rank. The file also has two
+functions for programs that torchrun launches: `leave` ends such a process safely, and `write_error_file` writes the
+error that torchrun's report shows. A "card" is a practice card, which is a simulated GPU (helpers/devices/cards).
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from helpers.ranks.processes.limits import card_bytes
-
-
-def is_launched() -> bool:
-    """Whether a launcher such as torchrun has told this process its rank."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+from helpers.ranks.processes.spec import launched
 
 
 def write_error_file(text: str) -> None:
@@ -66,21 +62,20 @@ class LaunchedRanks:
 
         from helpers.devices import install
 
-        self.world_size = int(os.environ["WORLD_SIZE"])
-        local = int(os.environ.get("LOCAL_RANK", 0))
+        place = launched()
+        self.world_size = place.world_size
         if device == "card":
-            local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-            install(device, card_bytes(memory, local_size))
+            install(device, card_bytes(memory, place.local_world_size))
         else:
             card_bytes(memory, 1, device)  # raises ValueError if `memory` is given, since only cards have one
         gpus = torch.cuda.device_count() if device not in ("cpu", "card") else 0
         if device in ("cuda", "nccl") and not gpus:
             raise ValueError(f'device={device!r} needs an NVIDIA GPU, and torch sees none here: use device="cpu".')
-        has_own_gpu = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        has_own_gpu = gpus >= place.local_world_size
         uses_gpu = gpus and (has_own_gpu or device == "cuda")  # with "cuda", ranks may share a GPU through gloo
         self.device = "card" if device == "card" else "cuda" if uses_gpu else "cpu"
         if self.device == "cuda":
-            torch.cuda.set_device(local % gpus)
+            torch.cuda.set_device(place.local_rank % gpus)
         if not dist.is_initialized():
             dist.init_process_group("nccl" if self.device == "cuda" and has_own_gpu else "gloo")
             atexit.register(dist.destroy_process_group)

@@ -33,6 +33,7 @@ from helpers.ranks.processes.limits import (
 )
 from helpers.ranks.processes.messages import pack_call, print_by_rank, unpack
 from helpers.ranks.processes.pool import Pool, PoolSettings
+from helpers.ranks.processes.spec import launched
 from helpers.specs import Link, Nodes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
@@ -87,7 +88,7 @@ class Ranks:
         self._slices: dict[int, Ranks] = {}  # number of ranks -> the smaller Ranks that ranks[:n] made
         self._timer: threading.Timer | None = None  # stops idle ranks
         self._cells, self._has_variables = 0, False  # cells so far, and whether the processes hold variables of one
-        self._in_place = inplace.LaunchedRanks(device, memory) if inplace.is_launched() else None
+        self._in_place = inplace.LaunchedRanks(device, memory) if launched() else None
         if self._in_place:
             choose_rules(rules, "torchrun")  # only to raise ValueError for rules that torchrun's ranks cannot follow
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device

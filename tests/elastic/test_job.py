@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +17,7 @@ from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
 from helpers.elastic.agent import Agent
 from helpers.elastic.crew import RankProcess
+from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import SHARED, folder_prefix
 from helpers.specs import Plan
 from tests.compose.checkpoint.small import saved_on
@@ -90,9 +90,9 @@ def test_a_hundred_random_deaths_change_nothing(seed, tmp_path):
 def four_busy_processes():
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     yield
-    for process in busy:
-        process.kill()
-        process.wait()
+    for one in busy:
+        one.kill()
+        one.wait()
 
 
 @pytest.mark.slow
@@ -204,8 +204,8 @@ def test_a_job_that_has_not_started_takes_orders_for_later_alone():
             ask()
 
 
-def test_two_ranks_that_died_in_two_ways_are_both_named():
+def test_two_ranks_that_died_in_two_ways_are_both_named(monkeypatch):
     lost = [RankProcess(rank, None, pid=rank) for rank in range(2)]
-    crew = SimpleNamespace(zygote=SimpleNamespace(exit_status={0: -9, 1: 3}.get))
-    how, ranks, why = Agent._failure(crew, lost)
+    monkeypatch.setattr(process, "exit_status", {0: -9, 1: 3}.get)
+    how, ranks, why = Agent._failure(lost)
     assert (how, ranks, str(why)) == ("died", [0, 1], "ranks 0, 1 died (SIGKILL, 3)")

@@ -21,6 +21,7 @@ from typing import Any
 
 from helpers.commands.jobs.flight_recorder import Call, Divergence, divergences
 from helpers.commands.jobs.monitor import ProcessState
+from helpers.ranks.board import errors
 from helpers.ranks.board.sites import Frame, learner_frame
 
 
@@ -234,9 +235,7 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     # The earliest end first. A process that was killed wrote no last report, so for it the time counts at which it was
     # seen to be gone.
     ended = sorted((p for p in state.ranks.values() if p.has_ended), key=lambda p: p.report.get("ended", p.gone))
-    raised = [process for process in ended if process.failure]
-    # A consequence is an error such as "Connection closed by peer", which another rank's end causes.
-    raised_first = [process for process in raised if not process.failure.is_consequence]
+    raised, raised_first = errors.raised(ended), errors.causes(ended)
     died = [process for process in ended if process.has_died]
     finished = [process for process in ended if process.has_finished]
     if not state.unfinished and len(finished) == len(ended):

@@ -25,6 +25,7 @@ import psutil
 from helpers.commands.jobs import probe
 from helpers.learner.words import book
 from helpers.observe.torchrun import WHOLE_LINES, free_port
+from helpers.ranks.processes.spec import torchrun_variables
 
 words = book("jobs")
 TERMINATE_SECONDS = 3.0  # after which a process that got SIGTERM is killed
@@ -99,9 +100,11 @@ def start_job(
         path = f"{load}{os.pathsep}{user_path}" if user_path else str(load)
         shared = {**os.environ, **(env or {}), "PYTHONPATH": path}
         shared |= {probe.FOLDER: name, probe.WATCHER: str(os.getpid())}
+        if world:
+            shared.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
         try:
             for rank in range(world or 1):
-                rank_env = shared | (_torchrun_env(rank, world, port) if world else {})
+                rank_env = shared | (torchrun_variables(rank, world, port=port) if world else {})
                 # In a session of its own, a rank gets no Ctrl-C from the terminal; only this process does.
                 job.processes.append(subprocess.Popen(arguments, env=rank_env, start_new_session=True))
             yield job
@@ -138,12 +141,3 @@ def _is_module(name: str) -> bool:
     with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec(name) is not None
     return False
-
-
-def _torchrun_env(rank: int, world: int, port: int) -> dict[str, str]:
-    """The environment variables that torchrun sets for a rank."""
-    by_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
-    by_world = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world))
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    master = {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": threads}
-    return by_rank | by_world | master

@@ -32,6 +32,7 @@ from helpers.ranks.board.sites import describe
 from helpers.ranks.nccl import journal
 from helpers.ranks.processes import worker
 from helpers.ranks.processes.messages import Capture
+from helpers.ranks.processes.spec import launched
 from helpers.ranks.wire import wire
 
 
@@ -88,7 +89,8 @@ class ScriptTask:
 
 def run(task: ScriptTask) -> int:
     """Run the script to its end. Returns its exit code, 0 unless it called sys.exit; other errors pass through."""
-    rank = int(os.environ["RANK"])
+    place = launched()
+    rank = place.rank
     rank_notes.open_notes(rank, task.folder)
     _print_from_here_alone()
     messages: Counter = Counter()  # (operation, "number" or "bytes") -> sum over its events
@@ -102,7 +104,7 @@ def run(task: ScriptTask) -> int:
     _prepare(task)
     try:
         if spawning.starts_ranks(Path(task.path).read_text(encoding="utf-8")):
-            spawning.run_script(task.path, task.folder, rank, int(os.environ["WORLD_SIZE"]), lambda: _execute(task))
+            spawning.run_script(task.path, task.folder, rank, place.world_size, lambda: _execute(task))
         else:
             _execute(task)
         ok = True

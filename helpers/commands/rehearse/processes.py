@@ -9,20 +9,19 @@ hang. Each rank gets a practice card, a simulated GPU.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 from typing import Any
 
 from helpers.observe.torchrun import free_port
-from helpers.ranks.board.errors import RankError
+from helpers.ranks.board.errors import RankError, causes
 from helpers.ranks.board.report import Report as EngineReport
 from helpers.ranks.board.watch import SETTLE_SECONDS, RankState, Watch
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
 from helpers.ranks.processes import process
-from helpers.ranks.processes.limits import available_memory, loopback
+from helpers.ranks.processes.limits import available_memory
 from helpers.ranks.processes.messages import pack_call
-from helpers.ranks.processes.random_seeds import hash_seed, process_seed
+from helpers.ranks.processes.spec import hash_seed, process_seed, rank_spec, torchrun_variables
 
 RANK = "helpers.commands.rehearse.on_rank"  # the module that the zygote has imported before it forks ranks
 # File and function in which a rank waits for another launch of ranks by the script, or for the end of one.
@@ -67,17 +66,18 @@ class RehearsalProcesses(Watch):
         world, port = nproc * nnodes, free_port()
         task = {"path": path, "args": args, "folder": folder, "cwd": os.getcwd(), "memory": memory}
         task["gpus_of_node"] = nproc
-        self.zygotes, self.same_order = _zygotes(world, hash_seed(seed))
+        zygotes, self.same_order = _zygotes(world, hash_seed(seed))
         members = []
         for rank in range(world):
-            spec = _spec(rank, nproc, world, folder, port, card_bytes) | {"seed": process_seed(seed, rank)}
-            pid, conn = self._zygote_of(rank).fork(spec)
+            # NODE_RANK is not torchrun's, but some scripts read it.
+            variables = torchrun_variables(rank, world, per_node=nproc, port=port)
+            variables |= {"NODE_RANK": variables["GROUP_RANK"], "TORCHELASTIC_RUN_ID": "rehearsal"}
+            card = {"device": "card", "card_bytes": card_bytes}
+            spec = rank_spec(rank, world, folder, seed=process_seed(seed, rank), variables=variables, **card)
+            pid, conn = zygotes[rank % len(zygotes)].fork(spec)
             members.append(RehearsalRank(rank, conn, pid))
             conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))  # _run(task), without keyword arguments
         super().__init__(members)
-
-    def _zygote_of(self, rank: int) -> process.ZygoteClient:
-        return self.zygotes[rank % len(self.zygotes)]
 
     def is_stuck(self, state: RankState) -> bool:
         """The same of a rank that waits between two launches, which it does for ranks that are stuck themselves."""
@@ -101,25 +101,18 @@ class RehearsalProcesses(Watch):
         # Without the ranks that no function runs on now. cell=None: the ranks run a script and no cell of a notebook.
         busy = [state for state in self.states if not _is_between_launches(state)] or self.states
         report = EngineReport(busy, cell=None, folder=self.folder, world_size=len(self.states))
-        for state in self.states:
-            if state.dead:
-                report.exit_codes[state.rank] = self._zygote_of(state.rank).exit_status(state.pid)
+        report.exit_codes = process.exit_codes(self.states)
         error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
         self.places, self.deaths = report.all_places(), report.death_lines()
         self.exit_codes = report.exit_codes
-        self.causes = _causes(self.states)
+        self.causes = causes(self.states)
         self.verdicts = _verdicts(self.folder)  # before the ranks end, while those that hang are still in their calls
         self.announce_end()
         self.settle(END_LIMIT)
         return verdict, error
 
     def __exit__(self, *_: Any) -> None:
-        for state in self.states:
-            process.kill(state.pid)
-        for state in self.states:
-            with contextlib.suppress(RuntimeError, OSError):
-                self._zygote_of(state.rank).exit_status(state.pid)
-            state.conn.close()
+        process.end_all(self.states)
 
 
 def _is_between_launches(state: RankState) -> bool:
@@ -148,32 +141,3 @@ def _verdicts(folder: str) -> list[NcclVerdict]:
     """What NCCL would have done, judged from the journals in which all ranks wrote down their operations."""
     worlds = sorted(glob.glob(os.path.join(folder, "world*")))
     return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]  # final: nothing more follows
-
-
-def _causes(states: list[RankState]) -> list[RankState]:
-    """The ranks that failed by themselves, earliest first.
-
-    An error about a neighbour that left is only a consequence.
-    """
-    failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
-    return [s for s in failed if not s.failure.is_consequence]
-
-
-def _spec(rank: int, nproc: int, world: int, folder: str, port: int, card_bytes: int) -> dict[str, Any]:
-    """What the engine's process of a rank is started with: torchrun's environment variables, and a card.
-
-    backend "none": the script makes its process groups itself. generation: the engine counts restarts, of which there
-    are none here.
-    """
-    local, node = rank % nproc, rank // nproc
-    env = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node, "ROLE_RANK": rank, "NODE_RANK": node}
-    env |= {
-        "WORLD_SIZE": world,
-        "LOCAL_WORLD_SIZE": nproc,
-        "ROLE_WORLD_SIZE": world,
-        "GROUP_WORLD_SIZE": world // nproc,
-    }
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "rehearsal", "OMP_NUM_THREADS": 1}
-    env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback())}
-    spec = {"rank": rank, "world_size": world, "generation": 0, "backend": "none", "folder": folder, "env": env}
-    return spec | {"device": "card", "local_device": 0, "card_bytes": card_bytes}

@@ -27,7 +27,7 @@ from helpers.learner.words.wrapping import complain
 from helpers.quantities.units import parse_bytes
 from helpers.ranks.processes.limits import available_memory, check_num_ranks, folder_prefix
 from helpers.ranks.processes.messages import print_by_rank
-from helpers.ranks.processes.random_seeds import drawn_seed
+from helpers.ranks.processes.spec import drawn_seed
 
 MEMORY, LIMIT = "80 GB", 300.0  # defaults: of a card, and seconds of a rehearsal
 

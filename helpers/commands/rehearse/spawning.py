@@ -39,10 +39,10 @@ from helpers.commands.rehearse.redirect.unsupported import NotRehearsed
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks.board.sites import is_library
 from helpers.ranks.nccl import journal
+from helpers.ranks.processes.spec import launched, torchrun_variables
 
-TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") + (
-    "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-)  # fmt: skip
+# The environment variables of a script for torchrun (processes.py sets the last two as well).
+TORCHRUN = (*torchrun_variables(0, 1, port=1), "NODE_RANK", "TORCHELASTIC_RUN_ID")
 MODULES = ("torch.multiprocessing", "multiprocessing")
 STARTERS = ("spawn", "start_processes", "Process", "get_context", "set_start_method")
 BOOTSTRAPPING = (  # Python's message
@@ -253,7 +253,7 @@ def _start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_metho
     """torch.multiprocessing.start_processes, whose processes are the ranks."""
     _check_main()
     if _launcher is None:  # a worker of torchrun that spawns: each rank runs its own number
-        fn(int(os.environ["RANK"]), *args)
+        fn(launched().rank, *args)
         return None
     for number in range(nprocs):
         _launcher.add(fn, (number, *args), {})

@@ -1,14 +1,13 @@
 """The entry point of `python -m helpers train …`.
 
 Without torchrun, this process starts the ranks as further processes and directs them. The same options work under
-torchrun: `torchrun --nproc-per-node=4 -m helpers train …`. There, each rank runs this module, `is_launched()` is true,
+torchrun: `torchrun --nproc-per-node=4 -m helpers train …`. There, each rank runs this module, `launched()` is true,
 and only rank 0 prints.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING
 from helpers.commands.train.options import parse_options
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import complain
-from helpers.ranks.inplace import is_launched, leave, write_error_file
+from helpers.ranks.inplace import leave, write_error_file
+from helpers.ranks.processes.spec import launched
 
 if TYPE_CHECKING:
     from helpers.ranks import Ranks
@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> int:
     It is 2 for options that are refused with a sentence, 130 after Ctrl-C and 143 after SIGTERM. Under torchrun it is 0
     after a signal too, once the run is saved, because torchrun would take anything else for a failure.
     """
-    does_print, code = os.environ.get("RANK", "0") == "0", None
+    place = launched()
+    does_print, code = place is None or place.rank == 0, None
     try:
         options = parse_options(arguments)
 
@@ -47,13 +48,13 @@ def main(arguments: list[str]) -> int:
         from helpers.commands.train.loop import Loop
         from helpers.commands.train.screen import Screen
 
-        if is_launched():
+        if launched():
             _join()
         with _ranks(options.plan.world_size, quiet=not does_print) as ranks:
             code = Loop(ranks, options, done, Screen(options, sys.stdout if does_print else None)).run()
             # A Ctrl-C that arrives at the very end prints no traceback.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        if is_launched():
+        if launched():
             leave(code)  # ends the process without destroying the interpreter, while threads of gloo still use it
         return code
     except ValueError as problem:
@@ -96,7 +97,7 @@ def _join() -> None:
 
     if accelerator() is not None:
         return  # with NCCL, Ranks joins by itself
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir="", check=False))
+    place = launched()
+    wire.install(wire.WireConfig(rank=place.rank, world_size=place.world_size, board_dir="", check=False))
     dist.init_process_group("wire")
     atexit.register(dist.destroy_process_group)

@@ -23,7 +23,8 @@ from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.board.sites import words as rank_words
-from helpers.ranks.inplace import is_launched, write_error_file
+from helpers.ranks.inplace import write_error_file
+from helpers.ranks.processes.spec import launched
 
 ENDED, FAILED = 0, 1  # exit codes
 INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit codes, as a shell gives them for a signal
@@ -93,7 +94,7 @@ class Loop:
         if problem or not is_equal:
             return FAILED
         # Under torchrun the code is 0, too, because torchrun would take a signal's code for a failure.
-        return ENDED if is_done or is_launched() else self._signal_code()
+        return ENDED if is_done or launched() else self._signal_code()
 
     def _steps(self, stop: StopRequest) -> str:
         """Runs the steps that are left, or until a stop is requested. Returns why the last save failed, or ""."""
@@ -102,7 +103,7 @@ class Loop:
             try:
                 reports = self._step(stop.is_requested)
                 # Under torchrun a signal may have reached only some ranks, so the reports of all ranks decide.
-                must_stop = any(report.stop_requested for report in reports) if is_launched() else stop.is_requested
+                must_stop = any(report.stop_requested for report in reports) if launched() else stop.is_requested
                 if must_stop or self.done == options.steps or self.done % options.save_every == 0:
                     problem = self._save()
             except RankError as error:

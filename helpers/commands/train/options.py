@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from helpers.ranks.processes.spec import launched
 from helpers.specs import Plan
 
 # Names of axes in --plan. "cp" (context parallelism) is read here and refused later with a reason, because training
@@ -137,7 +137,8 @@ def parse_options(arguments: Sequence[str]) -> TrainOptions:
     if attempt["chaos"] and "save_every" not in typed:
         values["save_every"] = best_interval(attempt["chaos"])
     _check_numbers(values)
-    values["plan"] = values["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
+    place = launched()
+    values["plan"] = values["plan"] or f"dp={place.world_size if place else 2}"
     folder = attempt["save"] or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
     run_values = {name: value for name, value in values.items() if name not in PLAN_OPTIONS}
     attempt_values = {name: attempt[name] for name in ("go_on", "chaos", "grace")}
@@ -160,7 +161,7 @@ def _check_attempt(attempt: dict[str, Any]) -> None:
     """Raises ValueError for options of an attempt that are out of range or exclude each other."""
     if not 0 <= attempt["chaos"] <= 1:
         raise ValueError(f"--chaos {attempt['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
-    if attempt["chaos"] and "RANK" in os.environ:  # torchrun has set RANK
+    if attempt["chaos"] and launched():
         raise ValueError(
             "--chaos kills ranks that this command has started itself, and keeps the account; torchrun starts all of "
             "them again as new processes, so no process would be left to do this. Leave it out, and kill a rank by hand"
@@ -192,11 +193,11 @@ def plan_of(values: dict[str, Any]) -> Plan:
     num_microbatches = pp if values["microbatches"] is None else values["microbatches"]
     same = {name: values[name] for name in ("zero", "schedule", "sequence_parallel", "recompute")}
     plan = Plan(**sizes, **same, num_chunks=chunks, num_microbatches=num_microbatches)
-    world = int(os.environ.get("WORLD_SIZE", plan.world_size))
-    if world != plan.world_size:
+    place = launched()
+    if place and place.world_size != plan.world_size:
         raise ValueError(
-            f"--plan {values['plan']} is for {plan.world_size} ranks, but torchrun started {world}: start as many, or "
-            "change an axis"
+            f"--plan {values['plan']} is for {plan.world_size} ranks, but torchrun started {place.world_size}: start "
+            "as many, or change an axis"
         )
     return plan
 

@@ -26,7 +26,7 @@ from helpers.learner.words.wrapping import aligned, padded, width, wrap
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.quantities.units import format_bytes
 from helpers.ranks.board.sites import rank_names
-from helpers.ranks.inplace import is_launched
+from helpers.ranks.processes.spec import launched
 from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.specs.mesh import ORDER
 
@@ -190,5 +190,5 @@ def shown(path: Path) -> str:
 
 def command(folder: Path) -> str:
     """The command that resumes from this checkpoint or run."""
-    launcher = "torchrun … -m" if is_launched() else "python -m"
+    launcher = "torchrun … -m" if launched() else "python -m"
     return f"{launcher} helpers train --resume {shown(folder)}"

@@ -11,6 +11,7 @@ import signal
 from types import FrameType
 
 from helpers.learner.words import book
+from helpers.ranks.processes.spec import launched
 from helpers.ranks.wire.gloo import SIGNALS
 
 words = book("train")
@@ -59,7 +60,8 @@ class StopRequest:
         if number == signal.SIGTERM and not self.is_timed:  # the time runs from the first one
             self.is_timed = True
             signal.setitimer(signal.ITIMER_REAL, self.grace)  # after which SIGALRM calls `_be_late`
-        if not was_requested and os.environ.get("LOCAL_RANK", "0") == "0":
+        place = launched()
+        if not was_requested and (place is None or place.local_rank == 0):
             text = words("stopping") if number == signal.SIGINT else words("preempted", grace=self.grace)
             os.write(2, f"\n{text}\n".encode())  # not print(), which may be what was interrupted
 

@@ -1,11 +1,13 @@
 """Defines RankError, which a failed run raises in the notebook, and the records in which a rank reports its state.
 
-The file does not import torch.
+`causes` says which ranks failed by themselves. The file does not import torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from helpers.learner.words import Words
 from helpers.ranks.board.sites import Frame
@@ -75,6 +77,19 @@ class Failure:
     def is_consequence(self) -> bool:
         """Whether it only reports that another rank failed or left."""
         return self.wire_kind == "aborted" or any(phrase in self.message for phrase in _CONSEQUENCES)
+
+
+def raised(ranks: Iterable[Any]) -> list[Any]:
+    """Those of these ranks that raised an exception, earliest first.
+
+    ranks: what is known of each. Its `failure` is a Failure, or None where it raised nothing.
+    """
+    return sorted((one for one in ranks if one.failure), key=lambda one: one.failure.time)
+
+
+def causes(ranks: Iterable[Any]) -> list[Any]:
+    """Those of these ranks that raised by themselves, earliest first, and not because another rank had left."""
+    return [one for one in raised(ranks) if not one.failure.is_consequence]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from helpers.learner.words import Words
 from helpers.ranks.board.board import CALLS_SUFFIX, NEW_GROUP, RECORDS, SUFFIX, Board, BoardEntry
-from helpers.ranks.board.errors import RankError
+from helpers.ranks.board.errors import RankError, causes, raised
 from helpers.ranks.board.sites import Frame, describe, describe_stack, is_engine, rank_names, words
 from helpers.ranks.board.watch import RankState
 
@@ -67,7 +67,7 @@ class Report:
             return "interrupted", None, [words["interrupted"], *self.death_lines(), *self.all_places()]
         if deaths := self.death_lines():
             first = next(s.rank for s in self.states if s.dead)
-            return "died", first, [*deaths, *self.raised_lines(_causes(self.states)), *self.waiting_lines()]
+            return "died", first, [*deaths, *self.raised_lines(self._causes()), *self.waiting_lines()]
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
@@ -83,8 +83,8 @@ class Report:
         if mismatches:
             first = min(mismatches, key=lambda s: s.failure.time)
             return "mismatch", first.failure.culprit, [first.failure.words, *self.waiting_lines()]
-        causes = _causes(self.states)
-        return "exception", causes[0].rank, [*self.raised_lines(causes), *self.waiting_lines()]
+        to_blame = self._causes()
+        return "exception", to_blame[0].rank, [*self.raised_lines(to_blame), *self.waiting_lines()]
 
     def _hang(self) -> Headline:
         """Blames awaited ranks that took no part, else awaited ranks that have finished; else ranks form a circle.
@@ -105,21 +105,25 @@ class Report:
             why = words["hang.among" if gone else "hang.circle"]
         return "hang", culprits[0] if culprits else None, [why, *self.waiting_lines()]
 
+    def _causes(self) -> list[RankState]:
+        """The ranks that raised by themselves; all that raised, if every exception looks like a consequence."""
+        return causes(self.states) or raised(self.states)
+
     # -- sentences -------------------------------------------------------------------------------------------------
     def describe_place(self, frames: Sequence[Frame]) -> Words:
         return describe_stack(frames, self.cell)
 
-    def raised_lines(self, causes: Sequence[RankState]) -> list[Words]:
+    def raised_lines(self, states: Sequence[RankState]) -> list[Words]:
         """'rank 1 raised ValueError: …' and its line. Ranks that raised the same at the same line share a sentence."""
         texts: dict[tuple[Words, Words], list[int]] = {}
-        for state in causes:
+        for state in states:
             failure = state.failure
             message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
             # An error without a message is "ValueError" and not "ValueError: ".
             text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
             texts.setdefault((text, self.describe_place(failure.frames)), []).append(state.rank)
-        raised = words["raised"]
-        return [raised.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
+        sentence = words["raised"]
+        return [sentence.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
 
     def waiting_lines(self) -> list[Words]:
         """Where each rank was that had not finished, or that failed only because another rank left."""
@@ -194,12 +198,6 @@ def crash_frames(text: str) -> list[Frame]:
     """The main thread's stack in what faulthandler wrote; empty where it wrote nothing."""
     crash = text.rpartition("most recent call first")[2] if "Fatal Python error" in text else ""
     return [(path, int(line), name) for path, line, name in _NATIVE_FRAME.findall(crash)][::-1]
-
-
-def _causes(states: Sequence[RankState]) -> list[RankState]:
-    """The ranks whose exception is no consequence of another's, earliest first; all, if every one looks like one."""
-    failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
-    return [s for s in failed if not s.failure.is_consequence] or failed
 
 
 def describe_exit(code: int | None) -> Words:

@@ -25,7 +25,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
@@ -45,8 +44,8 @@ from helpers.ranks.board.report import Report, first_difference, has_unmatched_m
 from helpers.ranks.board.sites import rank_names, words
 from helpers.ranks.board.watch import SETTLE_SECONDS, RankState, Watch, send_to
 from helpers.ranks.processes import process
-from helpers.ranks.processes.limits import folder_prefix, load_per_core, loopback, shared_folder
-from helpers.ranks.processes.random_seeds import BASE_SEED, process_seed
+from helpers.ranks.processes.limits import folder_prefix, load_per_core, shared_folder
+from helpers.ranks.processes.spec import BASE_SEED, process_seed, rank_spec, torchrun_variables
 from helpers.ranks.wire.rules import rules_named
 from helpers.specs import Link, Nodes
 
@@ -60,7 +59,6 @@ REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 # end soon, and their variables are lost otherwise.
 STOP_WHERE_LIMIT, STOP_END_LIMIT, STOP_MEET_LIMIT = 0.2, 0.3, 0.4
 CROWD_FACTOR, PATIENCE_FACTOR = 2.0, 10.0
-KILL_LIMIT = 1.0  # seconds in which all killed ranks are expected to have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +78,6 @@ class PoolSettings:
 
 
 @dataclass
-class Member:
-    """The process of one rank, seen from the kernel, which is the notebook's process."""
-
-    rank: int
-    pid: int
-    conn: Any  # the kernel's end of the pipe to it
-
-
-@dataclass
 class Outcome:
     """The result of a task that succeeded."""
 
@@ -103,7 +92,7 @@ class Pool:
     def __init__(self, settings: PoolSettings):
         # judge: says after each task what another backend, such as NCCL, would have made of it (rules.py).
         self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
-        self.members: list[Member] = []  # empty while the ranks are stopped
+        self.members: list[RankState] = []  # the processes of the ranks; empty while these are stopped
         self.generation = 0
         self.folder = self.board = None  # for the ranks' logs and rendezvous files, and in shared memory for the boards
         self.is_spent = False  # whether a task left its process in a state in which it should run no other task
@@ -130,17 +119,13 @@ class Pool:
         self.folder = tempfile.mkdtemp(prefix=folder_prefix())
         self.board = shared_folder() or self.folder
         self.generation, self.is_spent = 0, False
-        zygote = self._zygote()
+        zygote = process.zygote(self.settings.apart)
         for folder in {self.folder, self.board}:
             zygote.remove_later(folder)  # if this process dies without doing so
         for rank in range(self.settings.num_ranks):
             pid, conn = zygote.fork(self._spec(rank))
-            self.members.append(Member(rank, pid, conn))
+            self.members.append(RankState(rank, conn, pid))
         self._wait_until_ready()
-
-    def _zygote(self) -> process.ZygoteClient:
-        """The connection to the process that forks the ranks."""
-        return process.zygote(self.settings.apart)
 
     def is_whole(self) -> bool:
         """Whether every rank can take a task. Messages that came since the last task are dropped.
@@ -158,19 +143,19 @@ class Pool:
 
     def _spec(self, rank: int) -> dict[str, Any]:
         """What the process of this rank is told when it starts: the settings, and what belongs to this rank alone."""
-        world_size, local_device = self.settings.num_ranks, self.settings.local_devices[rank]
-        env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-        env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
-        spec = asdict(self.settings)
-        spec |= {"rank": rank, "world_size": world_size, "local_device": local_device, "env": env}
-        spec["seed"] = process_seed(BASE_SEED, rank)
+        place = rank, self.settings.num_ranks
+        own = {"seed": process_seed(BASE_SEED, rank), "local_device": self.settings.local_devices[rank]}
         # The timeout is long, because the kernel watches the ranks and ends a hang much earlier.
-        spec |= {"folder": self.folder, "board": self.board, "generation": 0, "group_timeout": 3600.0}
-        return spec
+        own |= {"variables": torchrun_variables(*place), "board": self.board, "group_timeout": 3600.0}
+        return rank_spec(*place, self.folder, **asdict(self.settings), **own)
+
+    def _new_states(self) -> list[RankState]:
+        """What is known of each rank when a task begins, which is only its process."""
+        return [RankState(one.rank, one.conn, one.pid) for one in self.members]
 
     def _wait_until_ready(self) -> None:
         """Wait until every rank has joined the process group. Raises RankError if one does not."""
-        watch = Watch([RankState(m.rank, m.conn, m.pid) for m in self.members])
+        watch = Watch(self._new_states())
         if lost := watch.wait_for_all(START_LIMIT):
             raise RankError(self._start_failed(lost), kind="died", rank=lost[0].rank)
 
@@ -184,15 +169,8 @@ class Pool:
     def stop(self) -> None:
         """End every rank at once and remove what they left."""
         with interrupts_in_waits_only(), uninterruptible():
-            for member in self.members:
-                process.kill(member.pid)
-            zygote, end = process.running_zygote(self.settings.apart), time.monotonic() + KILL_LIMIT
-            for member in self.members:
-                if zygote is not None:
-                    with contextlib.suppress(RuntimeError, OSError):
-                        zygote.exit_status(member.pid, end - time.monotonic())  # waits until it has ended
-                member.conn.close()
-            self.members = []
+            process.end_all(self.members)
+            self.members, zygote = [], process.running_zygote(self.settings.apart)
             for folder in {self.folder, self.board} - {None}:
                 shutil.rmtree(folder, ignore_errors=True)
                 if zygote is not None:
@@ -210,7 +188,7 @@ class Pool:
             return self._task(message, ranks, limit, cell)
 
     def _task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None) -> Outcome:
-        states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
+        states = [state for state in self._new_states() if state.rank in ranks]
         watch = Watch(states, world_size=self.settings.num_ranks)
         try:
             with defer_interrupts():
@@ -317,9 +295,7 @@ class Pool:
         watch.refresh(0.4)  # ask every unfinished rank where it is; answers must come within these seconds
         if verdict == "timeout":
             report.silent_ranks = self._end_silent(watch)
-        for state in watch.states:
-            if state.dead:
-                report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
+        report.exit_codes = process.exit_codes(watch.states)
         error = report.error(verdict, difference=difference, seconds=watch.clock)
         verdicts = self.judge.new_verdicts(self._boards(), is_hang=verdict == "hang")
         error.words = Words.of("\n").join([error.words, *(one.text for one in verdicts)])
@@ -355,7 +331,7 @@ class Pool:
         for state in silent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state.pid, signal.SIGABRT)
-            self._zygote().exit_status(state.pid)  # waits until it has ended, so that its log is complete
+            process.exit_status(state.pid)  # waits until it has ended, so that its log is complete
         return [state.rank for state in silent]
 
     def _is_sound(self, watch: Watch) -> bool:
@@ -404,8 +380,7 @@ class Pool:
         `holders` are the learner's variables that still hold an old group, which a rank's answer lists.
         """
         self.generation += 1
-        states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
-        watch = Watch(states)
+        watch = Watch(states := self._new_states())
         for state in states:
             send_to(state, ("abort", "the ranks meet again after a failure"))
         for state in states:

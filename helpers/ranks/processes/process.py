@@ -4,7 +4,7 @@ The kernel is the process of a notebook or a script. The zygote is a process tha
 rank can be forked from it in milliseconds (zygote.py, which also lists the messages that go to it and come from it). A
 branch is a second zygote, forked from the first, for ranks that run code which cannot be trusted. `zygote()` returns
 the client of one of the two, and starts it where needed. `ZygoteClient.fork` starts a rank and returns the kernel's end
-of its pipe. The file does not import torch.
+of its pipe. `end_all` ends ranks, and `exit_status` says how one ended. The file does not import torch.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
 from helpers.ranks.board.interrupts import interruptible, interrupts_in_waits_only
+from helpers.ranks.board.watch import RankState
 from helpers.ranks.processes.zygote import (  # FORKS: whether ranks are forked, which only Linux allows
     FORKS,
     kill_with_group,
 )
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
+END_LIMIT = 1.0  # seconds in which all killed ranks are expected to have ended
 # Of Python's hashes in every process that is forked from the zygote, which the order of a set depends on. It is fixed,
 # so that a saved notebook repeats. A second zygote with another hash seed lets a rehearsal try two orders.
 HASH_SEED = 0
@@ -77,6 +79,7 @@ class ZygoteClient:
                 kernel_end.close()
                 raise
             self.rank_pids.add(pid)
+            _zygote_of[pid] = self
             return pid, Connection(kernel_end.detach())
 
     def branch(self, module: str, other_end: socket.socket, log: BinaryIO) -> Branch:
@@ -252,6 +255,7 @@ def _python_path() -> str:
 # By the module that a branch imports, which is "" for the zygote itself, and by the hash seed.
 _clients: dict[tuple[str, int], ZygoteClient] = {}
 _client_lock = threading.RLock()  # held while one of them is looked up or made
+_zygote_of: dict[int, ZygoteClient] = {}  # process id of a rank -> the client that has started it
 
 
 def zygote(apart: str = "", *, hash_seed: int = HASH_SEED) -> ZygoteClient:
@@ -300,6 +304,29 @@ def adopt(client: ZygoteClient) -> None:
         _clients["", HASH_SEED] = client
 
 
-def kill(pid: int) -> None:
-    """Kill a rank, and the processes that it has started and that are still in its process group."""
-    kill_with_group(pid)
+def exit_status(pid: int, limit: float = 1.0) -> int | None:
+    """How a rank ended, as `ZygoteClient.exit_status` says it; None also where the zygote of this rank is gone."""
+    client = _zygote_of.get(pid)
+    if client is None or not client.is_alive():
+        return None
+    with contextlib.suppress(RuntimeError, OSError):
+        return client.exit_status(pid, limit)
+    return None
+
+
+def exit_codes(ranks: Iterable[RankState]) -> dict[int, int | None]:
+    """Rank -> how it ended, of those of these ranks that are dead."""
+    return {one.rank: exit_status(one.pid) for one in ranks if one.dead}
+
+
+def end_all(ranks: Collection[RankState], limit: float = END_LIMIT) -> None:
+    """Kill these ranks with what they have started, and close their pipes.
+
+    It returns when the last one has ended, because until then it might still write, or after `limit` seconds.
+    """
+    for one in ranks:
+        kill_with_group(one.pid)
+    end = time.monotonic() + limit
+    for one in ranks:
+        exit_status(one.pid, end - time.monotonic())
+        one.conn.close()

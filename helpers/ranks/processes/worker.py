@@ -147,7 +147,7 @@ class Worker:
     fills it):
 
         rank, world_size, env       of this rank; env has environment variables to set
-        seed                        from which this process alone draws its random numbers (random_seeds.py)
+        seed                        from which this process alone draws its random numbers (spec.py)
         folder, board, generation   a folder for logs and rendezvous files, a folder in shared memory in which ranks
                                     compare their operations, and how often the ranks have met again after a failure
         device, local_device        the kind of device ("cpu", "cuda" or "card", a simulated GPU) and its index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.ranks.processes import random_seeds
+from helpers.ranks.processes import spec
 
 LAST_DIGITS = 4  # of the seeds that are drawn, on which the hash seed depends
 
@@ -12,5 +12,5 @@ LAST_DIGITS = 4  # of the seeds that are drawn, on which the hash seed depends
 @pytest.fixture(autouse=True, scope="session")
 def one_hash_seed():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random_seeds, "_last_digits", lambda: LAST_DIGITS)
+        patch.setattr(spec, "_last_digits", lambda: LAST_DIGITS)
         yield

@@ -9,6 +9,7 @@ import pytest
 from helpers.commands.train import cli
 from helpers.commands.train.options import parse_options
 from helpers.ranks import RankError
+from helpers.ranks.processes.spec import torchrun_variables
 
 
 def refused(capsys, line: str) -> str:
@@ -55,8 +56,14 @@ def test_what_does_not_go_together_is_a_sentence(capsys, line, says):
     assert says in refused(capsys, line)
 
 
+def set_place(monkeypatch, rank, world_size):
+    """As in a process that torchrun has started."""
+    for name, value in torchrun_variables(rank, world_size).items():
+        monkeypatch.setenv(name, value)
+
+
 def test_a_plan_for_other_ranks_than_torchrun_started(capsys, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
+    set_place(monkeypatch, rank=0, world_size=4)
     assert "for 8 ranks, but torchrun started 4" in refused(capsys, "--plan dp=2,tp=2,pp=2")
     assert parse_options([]).plan.dp == 4, "without a plan all of them are copies"
 
@@ -70,7 +77,7 @@ def test_ranks_that_cannot_start_say_why(capsys, monkeypatch, tmp_path):
 
 
 def test_chaos_is_not_for_torchruns_ranks(capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
+    set_place(monkeypatch, rank=0, world_size=4)
     assert "no process would be left to do this" in refused(capsys, "--chaos 0.1")
 
 

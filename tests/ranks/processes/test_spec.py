@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers.elastic.crew import worker_spec
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.processes.random_seeds import process_seed
+from helpers.ranks.processes.spec import LaunchedRank, launched, process_seed, torchrun_variables
 
 
 class Seeds(Dataset):
@@ -54,3 +54,12 @@ def test_no_two_processes_share_a_seed_even_with_close_bases():
 def test_a_process_of_a_new_generation_draws_other_numbers_than_the_one_that_died():
     seeds = {worker_spec(index, "", generation)["seed"] for index in range(3) for generation in range(3)}
     assert len(seeds) == 9
+
+
+def test_a_process_reads_its_place_as_torchrun_would_have_written_it(monkeypatch):
+    variables = torchrun_variables(5, 8, per_node=4, port=29500)
+    assert (variables["GROUP_RANK"], variables["GROUP_WORLD_SIZE"], variables["MASTER_PORT"]) == ("1", "2", "29500")
+    assert launched() is None
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == LaunchedRank(rank=5, local_rank=1, world_size=8, local_world_size=4)
