@@ -14,14 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from helpers.observe.torchrun import end_processes
 from helpers.ranks.processes.limits import load_per_core
 
 JOB = "helpers.observe.restart_job"  # the module that each rank runs
@@ -151,13 +149,9 @@ class _Agents:
 
     def __exit__(self, *_: object) -> None:
         """End all processes. A dead agent cannot end its ranks, so they are found by the folder in their command."""
+        end_processes(lambda process: str(self.folder) in process.cmdline(), patience=0)
         for agent in self.agents:
-            agent.kill()
             agent.wait()
-        for process in psutil.process_iter(["cmdline"]):
-            if str(self.folder) in (process.info["cmdline"] or ()):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
         self.out.close(), self.err.close()
 
 

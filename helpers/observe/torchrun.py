@@ -12,14 +12,13 @@ import os
 import queue
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,13 +166,25 @@ def _read(job: subprocess.Popen[str], arrived: queue.SimpleQueue[str | None]) ->
     arrived.put(None)  # the end
 
 
+def end_processes(belongs: Callable[[psutil.Process], object], *, patience: float = TERMINATION_SECONDS) -> None:
+    """End all processes of a job, first with SIGTERM, and after `patience` seconds with SIGKILL.
+
+    belongs: whether a process is one of the job. It is asked of every process on this machine but this one, because the
+    parent of a rank may be gone.
+    """
+    for stop in (psutil.Process.terminate, psutil.Process.kill):
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and belongs(process):
+                    stop(process)
+                    found.append(process)
+        psutil.wait_procs(found, patience)
+
+
 def end_torchrun(job: subprocess.Popen[str]) -> None:
-    """End torchrun, which ends its ranks; then whatever is left of its session."""
-    job.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        job.wait(TERMINATION_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(job.pid, signal.SIGKILL)
+    """End torchrun and its ranks, which all belong to its session."""
+    end_processes(lambda process: os.getsid(process.pid) == job.pid)
     job.wait()
 
 

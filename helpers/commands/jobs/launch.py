@@ -20,11 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from helpers.commands.jobs import probe
 from helpers.learner.words import book
-from helpers.observe.torchrun import WHOLE_LINES, free_port
+from helpers.observe.torchrun import WHOLE_LINES, end_processes, free_port
 from helpers.ranks.processes.spec import torchrun_variables
 
 words = book("jobs")
@@ -57,23 +55,10 @@ class StartedJob:
         """Process id -> exit code, of the processes that have ended."""
         return {process.pid: code for process in self.processes if (code := process.poll()) is not None}
 
-    def all_processes(self) -> list[psutil.Process]:
-        """Every process of the job, also one whose parent is gone: all of them have our folder in their environment."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get(probe.FOLDER) == str(self.folder):
-                    found.append(process)
-        return found
-
     def end(self) -> None:
-        """Ends all processes, first with SIGTERM; a rank that waits in gloo ignores that and is killed."""
-        for stop in (psutil.Process.terminate, psutil.Process.kill):
-            processes = self.all_processes()
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    stop(process)
-            psutil.wait_procs(processes, TERMINATE_SECONDS)
+        """Ends all processes. All of them have our folder in their environment; a rank in gloo ignores SIGTERM."""
+        folder = str(self.folder)
+        end_processes(lambda process: process.environ().get(probe.FOLDER) == folder, patience=TERMINATE_SECONDS)
         for process in self.processes:
             process.wait()
 
