@@ -46,7 +46,6 @@ from helpers.ranks import RankError, Ranks
 from helpers.ranks.live import keep_current
 from helpers.ranks.processes.limits import load_per_core
 from helpers.ranks.processes.messages import pack_call
-from helpers.ranks.wire import wire
 
 GRADER_MODULE = __name__  # the ranks of checks are forked from a process that has imported this module, and no others
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
@@ -72,6 +71,8 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
     the communication events, the marks (name and time) that it set, and what ObservedFunction noted of each call. The
     fifth maps the name of a process group to the number of its operations that are still in flight.
     """
+    from helpers.ranks.wire import wire  # which only ranks have loaded
+
     task, rank = task_of(key), dist.get_rank()
     # FillUninitialized puts a large number into all that torch.empty returns, so that no answer passes because memory
     # that it forgot to fill happens to be 0.

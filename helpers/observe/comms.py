@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from helpers.ranks.wire import wire
 from helpers.records import CommEvent, CommLog
 
 PENDING_SECONDS = 5.0  # how long the end of a recording waits for operations that are still in flight
@@ -47,11 +46,15 @@ def record_comms() -> Iterator[CommRecorder]:
     """
     if not dist.is_initialized():
         raise ValueError("record_comms found no process group; call it inside a rank: in %%ranks or in ranks.run")
+    from helpers.ranks.wire import wire  # only ranks have loaded it, and the notebook need not
+
     recorder = CommRecorder()
     unsubscribe = wire.subscribe(recorder.add)
     try:
         yield recorder
-        _wait_for_pending()
+        deadline = time.monotonic() + PENDING_SECONDS
+        while wire.pending() and time.monotonic() < deadline:
+            time.sleep(0.001)
     finally:
         unsubscribe()
 
@@ -61,10 +64,3 @@ def payload_of(op: str, function: Callable[..., object], *arguments: object) -> 
     with record_comms() as recorder:
         function(*arguments)
     return recorder.log.payload_bytes(op)
-
-
-def _wait_for_pending() -> None:
-    """Wait until no operation of this rank is in flight, but not longer than PENDING_SECONDS."""
-    deadline = time.monotonic() + PENDING_SECONDS
-    while wire.pending() and time.monotonic() < deadline:
-        time.sleep(0.001)

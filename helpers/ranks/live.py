@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.quantities.units import format_bytes
-from helpers.ranks import inplace
 from helpers.ranks.board.errors import RankError
 from helpers.ranks.board.interrupts import interrupts_in_waits_only
 from helpers.ranks.board.sites import CELL_PREFIX, rank_names
@@ -88,8 +87,11 @@ class Ranks:
         self._slices: dict[int, Ranks] = {}  # number of ranks -> the smaller Ranks that ranks[:n] made
         self._timer: threading.Timer | None = None  # stops idle ranks
         self._cells, self._has_variables = 0, False  # cells so far, and whether the processes hold variables of one
-        self._in_place = inplace.LaunchedRanks(device, memory) if launched() else None
-        if self._in_place:
+        self._in_place = None
+        if launched():
+            from helpers.ranks.inplace import LaunchedRanks  # which a notebook need not load
+
+            self._in_place = LaunchedRanks(device, memory)
             choose_rules(rules, "torchrun")  # only to raise ValueError for rules that torchrun's ranks cannot follow
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return

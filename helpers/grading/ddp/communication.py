@@ -50,7 +50,6 @@ from helpers.grading.kit.comparisons import (
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
-from helpers.ranks.wire import wire
 from helpers.records import CommEvent
 
 words = LAB.messages
@@ -179,6 +178,8 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
     The `yield` before each step lets the runner alternate between two cases, so that a learner's function which keeps
     something in a global variable is found out. `network` builds an MLP from these inputs.
     """
+    from helpers.ranks.wire import wire  # which only ranks have loaded
+
     model = network(inputs)
     for parameter in model.parameters():  # before the learner's hooks, so that the mark precedes their message
         if parameter.requires_grad:

@@ -28,7 +28,6 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
-from helpers.ranks.wire import wire
 
 words = LAB.messages
 
@@ -44,6 +43,8 @@ def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
 
 def num_not_awaited_after(submitted: Callable[..., Any], *arguments: Any) -> int:
     """Calls the learner's function. Returns how many operations it has issued and not waited for."""
+    from helpers.ranks.wire import wire  # which only ranks have loaded
+
     before = wire.num_not_awaited()
     submitted(*arguments)
     return wire.num_not_awaited() - before

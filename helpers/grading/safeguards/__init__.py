@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Iterator
 
 from helpers.grading.safeguards import audit_rules, cleanup, limits
-from helpers.ranks.processes import worker
 
 WORK_FOLDER = "room"  # the folder in which the function works on all of its ranks; it lies in the folder of the ranks
 
@@ -30,6 +29,8 @@ def applied() -> Iterator[None]:
     Afterwards the process is as it was before. Where it cannot be restored, the rank is marked as spent, and its pool
     replaces the process once it has answered.
     """
+    from helpers.ranks.processes import worker  # needs torch, which only ranks have loaded
+
     rank = worker.ACTIVE  # the engine of the rank that this process is; `spec` is what it was started with
     cleanup.adopt_orphans_once()
     audit_rules.install_once()  # before the snapshot, because it wraps functions of torch

@@ -4,8 +4,8 @@
 the learner's line.
 
 A limit of time or memory is watched by a timer of the system, which sends the process a signal; Python runs its handler
-between two lines of the learner's code. `worker.defer_signal(handler)` returns True if the rank's engine is in the
-middle of a message just then, which must not be interrupted. The engine calls the handler again afterwards.
+between two lines of the learner's code. `defer_signal(handler)` returns True if the rank's engine is in the middle of a
+message just then, which must not be interrupted. The engine calls the handler again afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from helpers.grading.safeguards.audit_rules import words
-from helpers.ranks.processes import worker
 
 MAX_MEMORY = 1_000_000_000  # bytes, in addition to what the rank has when the function begins
 MAX_FILE = 100_000_000  # bytes of one file, also of the rank's log, to which code may write past Python
@@ -45,9 +44,10 @@ class TooMuch(BaseException):
 @contextlib.contextmanager
 def processor_limit(seconds: float) -> Iterator[None]:
     """Raises TooLong once this process has computed for `seconds`. Waiting, on a busy machine say, does not count."""
+    from helpers.ranks.processes.worker import defer_signal  # needs torch, which only ranks have loaded
 
     def end(*_: object) -> None:
-        if not worker.defer_signal(end):
+        if not defer_signal(end):
             raise TooLong(f"{seconds:g} s of processor time are used up")
 
     with _called_after(seconds, REPEAT_SECONDS, end, signal.ITIMER_PROF, signal.SIGPROF):
@@ -118,9 +118,10 @@ def _soft_limit(which: int, value: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _watched(max_bytes: int) -> Iterator[None]:
     """Look at the memory from time to time; a single large allocation is noticed only after it succeeded."""
+    from helpers.ranks.processes.worker import defer_signal
 
     def look(*_: object) -> None:
-        if used_bytes() > max_bytes and not worker.defer_signal(look):
+        if used_bytes() > max_bytes and not defer_signal(look):
             raise TooMuch
 
     with _called_after(MEMORY_CHECK_SECONDS, MEMORY_CHECK_SECONDS, look, signal.ITIMER_REAL, signal.SIGALRM):

@@ -281,7 +281,7 @@ def refused_on_one_rank():
 def test_an_operation_that_one_rank_could_not_issue_ends_for_the_others(ranks, outcomes):
     (kind, text, culprit), (own_kind, _, _) = outcomes(ranks[:2], refused_on_one_rank)
     assert (kind, culprit, own_kind) == ("WireError", 1, "NotImplementedError")
-    assert "rank 1 could not issue all_reduce SUM float32 (2, 2) (test_wire_end.py line" in text
+    assert "rank 1 could not issue all_reduce SUM float32 (2, 2) (test_end.py line" in text
 
 
 def test_other_errors_have_no_wire_behind_them():

@@ -121,7 +121,7 @@ def from_backward(rank, n):
 
 
 def line_of(function, offset):
-    return f"test_wire_log.py:{function.__code__.co_firstlineno + offset}"
+    return f"test_log.py:{function.__code__.co_firstlineno + offset}"
 
 
 def test_the_caller_is_the_first_line_outside_torch_and_the_wire(ranks):

@@ -106,7 +106,7 @@ def test_the_odd_one_out_is_named(ranks, case, odd):
     with pytest.raises(RankError) as caught:
         ranks.run(raise_it, case, odd)
     assert (caught.value.kind, caught.value.rank) == ("mismatch", odd), str(caught.value)
-    assert "test_wire_mismatch.py line" in str(caught.value)
+    assert "test_mismatch.py line" in str(caught.value)
     assert "variables are kept" in str(caught.value), "gloo let go of the old group"
     assert ranks.run(dist.get_rank) == [0, 1, 2, 3]
 
