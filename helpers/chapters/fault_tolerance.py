@@ -6,7 +6,7 @@ folder without a manifest is not complete. `AsyncSaver.save` starts to write one
 returns when it is on the disk. `newest(parent)` is the newest complete checkpoint of a folder.
 
 `ranks.run(f)` calls f on every rank of a pool of processes. `damage_checkpoints` has ranks of its own, because it kills
-them. The chapter's jobs under torchrun are in observe/restarts.py.
+them. The chapter's jobs under torchrun are in observe/torchrun.py.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from helpers.draw.waterfall import waterfall_scene
 from helpers.elastic import Account, mini_job
 from helpers.elastic.healing import train_replicas as train_replicas  # a cell imports it from here
 from helpers.observe.equality import assert_equal
-from helpers.observe.restarts import RestartedJob
+from helpers.observe.torchrun import RestartedJob
 from helpers.predict.failures import LLAMA3
 
 History = Sequence[tuple[float, list[tuple[int, int, float, float]], float, str, list[list[float]]]]

@@ -16,8 +16,7 @@ RankStatus, verdict (who is alive), Rendezvous and regroup. Chapter 12 of the co
 
 job.py              `Job`: starts training in the background, kills ranks, waits for the result
 settings.py         what a job can be asked for
-agent.py            runs one generation of processes after the other until the job is done
-crew.py             the processes of one generation, as the agent sees them
+agent.py            runs one generation of processes after the other until the job is done, and ends those left
 worker.py           what each process does in one generation
 rendezvous.py       gives processes their ranks, and finds the plan for those that are left
 heartbeat.py        each rank's heartbeats, and who is alive, slow, hung or dead

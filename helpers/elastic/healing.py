@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import AdamW
 
-from helpers.elastic.crew import Crew, RankProcess, worker_spec
+from helpers.elastic.agent import Crew, RankProcess, worker_spec
 from helpers.elastic.lighthouse import Lighthouse, QuorumRound, words
 from helpers.observe.equality import assert_equal
 from helpers.ranks.processes.limits import folder_prefix

@@ -12,7 +12,7 @@ training.py    one small training under any strategy, compared with one process
 stopwatch.py   how long calls and steps take
 paced.py       small operations that take as long as a model predicts, because they sleep for the rest of that time
 emulate.py     a simulated step that real ranks run in slow motion, with layers from paced.py
-torchrun.py    scripts and modules under torchrun; run_and_leave.py runs a module and ends its process safely
-restarts.py    a job under torchrun that loses a rank or a node (restart_job.py is what its ranks run)
+torchrun.py    scripts and modules under torchrun, also a job that loses a node (restart_job.py is what its ranks run);
+               run_and_leave.py runs a module and ends its process safely
 watchdog.py    what goes wrong in a training loop without an error
 """

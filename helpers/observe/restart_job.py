@@ -1,6 +1,6 @@
 """Trains on one rank of a job that loses a node on purpose, and resumes from the newest checkpoint.
 
-restarts.py starts the job: torchrun's process on each node, the agent, runs this file with
+torchrun.py starts the job: torchrun's process on each node, the agent, runs this file with
 `-m helpers.observe.restart_job FOLDER SETTINGS`. It is a training script as on a cluster: the same command starts a run
 and resumes it, on any number of ranks. FOLDER holds the checkpoints. SETTINGS is JSON with these keys:
 

@@ -15,8 +15,7 @@ import pytest
 from helpers.compose.checkpoint import step_folder
 from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
-from helpers.elastic.agent import Agent
-from helpers.elastic.crew import RankProcess
+from helpers.elastic.agent import Agent, RankProcess
 from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import SHARED, folder_prefix
 from helpers.specs import Plan

@@ -7,7 +7,7 @@ import pytest
 from helpers.elastic import Job, Kill, kill_plan
 from helpers.elastic.healing import train_replicas
 from helpers.elastic.resume_without import resume_without
-from helpers.observe.restarts import node_dies
+from helpers.observe.torchrun import node_dies
 
 
 @pytest.mark.parametrize(

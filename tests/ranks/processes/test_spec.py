@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from helpers.elastic.crew import worker_spec
+from helpers.elastic.agent import worker_spec
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.processes.spec import LaunchedRank, launched, process_seed, torchrun_variables
 
