@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch.distributed as dist
@@ -94,23 +93,28 @@ class RankProcess(RankState):
 
 
 class Crew(Watch):
-    """`count` processes that each do `work`, a function call packed by `pack_call`.
+    """The processes of one generation.
 
     It is a `Watch` of the engine (helpers/ranks/board): its `receive` takes the messages of the processes, its `states`
     have what is known of each. They are forked from a zygote, a process that has imported torch already.
 
-    folder: for their logs. on_report: see RankProcess. generation: the number of this crew in its job.
+    folder: for their logs. on_report: see RankProcess; None where the processes report nothing.
     """
 
-    def __init__(
-        self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None], *, generation: int = 0
-    ):
-        self.zygote, processes = process.zygote(WORKER_MODULE), []  # the zygote: a connection to that process
-        for index in range(count):
-            pid, conn = self.zygote.fork(worker_spec(index, folder, generation))
-            processes.append(RankProcess(None, conn, pid, on_report=on_report))  # None: it has no rank yet
-            conn.send(("call", work))
-        super().__init__(processes)
+    def __init__(self, folder: str, on_report: Callable[[str, tuple], None] | None = None):
+        super().__init__([])
+        self.folder, self.on_report = folder, on_report
+
+    def start(self, work: bytes, index: int, generation: int, rank: int | None = None) -> None:
+        """Starts a process that does `work`, a function call packed by `pack_call`. It is in no process group yet.
+
+        generation: how often a process with this index was started before. A new process draws other random numbers
+        than the one in whose place it is, as after a restart on a cluster. rank: None if the rendezvous will give it.
+        """
+        spec = rank_spec(index, 1, self.folder, seed=process_seed(BASE_SEED, index, generation))
+        pid, conn = process.zygote(WORKER_MODULE).fork(spec)
+        self.states.append(RankProcess(rank, conn, pid, on_report=self.on_report))
+        conn.send(("call", work))
 
     @property
     def ranks(self) -> dict[int, RankProcess]:
@@ -138,15 +142,6 @@ class Crew(Watch):
     def end(self) -> None:
         """Kills all processes, and returns when the last one is gone."""
         process.end_all(self.states, END_SECONDS)
-
-
-def worker_spec(index: int, folder: str, generation: int) -> dict[str, Any]:
-    """What the engine needs to fork a process that belongs to no process group yet.
-
-    generation: how often a process with this index was started before. A new process draws other random numbers than
-    the one in whose place it is, as after a restart on a cluster.
-    """
-    return rank_spec(index, 1, folder, seed=process_seed(BASE_SEED, index, generation))
 
 
 class Agent:
@@ -268,9 +263,10 @@ class Agent:
         options = dict(port=self.store.port, folder=folder, boards=temp_folder / f"boards{number}")
         options["resume"] = found and found.folder  # None without a checkpoint
         work = pack_call(run_generation, (self.settings, number, plan), options, num_ranks=count)
-        on_report = partial(self._on_report, number)
-        self.crew = crew = Crew(work, count, self.temp_folder, on_report, generation=number)
+        self.crew = crew = Crew(self.temp_folder, partial(self._on_report, number))
         try:
+            for index in range(count):
+                crew.start(work, index, number)
             yield crew, resumed
         finally:
             self.crew = None

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import AdamW
 
-from helpers.elastic.agent import Crew, RankProcess, worker_spec
+from helpers.elastic.agent import Crew
 from helpers.elastic.lighthouse import Lighthouse, QuorumRound, words
 from helpers.observe.equality import assert_equal
 from helpers.ranks.processes.limits import folder_prefix
@@ -259,7 +259,7 @@ def train_replicas(**options) -> ReplicaRun:
         crew = ReplicaCrew(settings, lighthouse, folder)
         try:
             for replica in range(settings.copies):
-                crew.start(replica)
+                crew.start_replica(replica)
             while crew.live_processes():
                 crew.poll_once()
         finally:
@@ -273,19 +273,16 @@ class ReplicaCrew(Crew):
     """One process per replica. For helpers.ranks each is alone in its world, so a death ends no other process."""
 
     def __init__(self, settings: ReplicaSettings, lighthouse: Lighthouse, folder: str):
-        # No process yet, so the work is empty. `print` would show their reports, but a replica sends none.
-        super().__init__(b"", 0, folder, print)
-        self.settings, self.lighthouse, self.folder = settings, lighthouse, folder
+        super().__init__(folder)
+        self.settings, self.lighthouse = settings, lighthouse
         self.process_names: dict[int, str] = {}  # replica -> name of its present process
 
-    def start(self, replica: int) -> None:
+    def start_replica(self, replica: int) -> None:
         """Starts the first process of a replica, or the next one after a death."""
         num_before = sum(state.rank == replica for state in self.states)
         name = self.process_names[replica] = f"{replica}.{num_before}"
-        pid, conn = self.zygote.fork(worker_spec(replica, self.folder, num_before))
         arguments = (self.lighthouse.store.port, replica, name, self.settings)
-        conn.send(("call", pack_call(run_replica, arguments, {}, num_ranks=1)))
-        self.states.append(RankProcess(replica, conn, pid))
+        self.start(pack_call(run_replica, arguments, {}, num_ranks=1), replica, num_before, rank=replica)
 
     def live_processes(self) -> dict[int, str]:
         """Replica -> process name, of those that have not ended. Raises RuntimeError where one raised an exception."""
@@ -302,6 +299,6 @@ class ReplicaCrew(Crew):
         steps = max((request["steps"] for request in requests.values()), default=0)
         for replica in self.settings.back.keys() - self.live_processes().keys():
             if self.settings.back[replica] == steps:
-                self.start(replica)
+                self.start_replica(replica)
         if (live := self.live_processes()) and live.keys() == requests.keys():
             self.lighthouse.answer(live)

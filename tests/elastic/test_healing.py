@@ -8,20 +8,20 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from helpers.elastic import healing
+from helpers.elastic import agent, healing
 from helpers.elastic.healing import ReplicaSettings, train_replicas
 
 
 @pytest.fixture
 def pids(monkeypatch):
     """Of all processes that a run starts."""
-    found, fork = set(), healing.RankProcess
+    found, process = set(), agent.RankProcess
 
-    def noted(rank, conn, pid):
+    def noted(rank, conn, pid, on_report):
         found.add(pid)
-        return fork(rank, conn, pid)
+        return process(rank, conn, pid)
 
-    monkeypatch.setattr(healing, "RankProcess", noted)
+    monkeypatch.setattr(agent, "RankProcess", noted)
     return found
 
 

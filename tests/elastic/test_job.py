@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from helpers.compose.checkpoint import step_folder
 from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
-from helpers.elastic.agent import Agent, RankProcess
+from helpers.elastic.agent import Agent, Crew, RankProcess
 from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import SHARED, folder_prefix
 from helpers.specs import Plan
@@ -201,6 +202,16 @@ def test_a_job_that_has_not_started_takes_orders_for_later_alone():
     for ask, said in ((lambda: job.kill(7, at_step=1), "no rank 7"), (lambda: job.kill(1, "tea"), "'hang'")):
         with pytest.raises(ValueError, match=said):
             ask()
+
+
+def test_a_process_of_a_new_generation_draws_other_numbers_than_the_one_that_died(monkeypatch):
+    seeds, conn = set(), SimpleNamespace(send=lambda message: None)
+    zygote = SimpleNamespace(fork=lambda spec: (seeds.add(spec["seed"]), conn))
+    monkeypatch.setattr(process, "zygote", lambda module: zygote)
+    crew = Crew(folder="")
+    for number in range(9):
+        crew.start(b"", number // 3, generation=number % 3)
+    assert len(seeds) == 9
 
 
 def test_two_ranks_that_died_in_two_ways_are_both_named(monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from helpers.elastic.agent import worker_spec
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.processes.spec import LaunchedRank, launched, process_seed, torchrun_variables
 
@@ -49,11 +48,6 @@ def test_no_two_ranks_draw_the_same_and_ranks_that_are_started_anew_draw_it_agai
 def test_no_two_processes_share_a_seed_even_with_close_bases():
     seeds = [process_seed(base, rank) for base in range(100) for rank in range(100)]
     assert len(set(seeds)) == len(seeds) and max(seeds) < 2**63 and process_seed(7, 1) == process_seed(7, 1)
-
-
-def test_a_process_of_a_new_generation_draws_other_numbers_than_the_one_that_died():
-    seeds = {worker_spec(index, "", generation)["seed"] for index in range(3) for generation in range(3)}
-    assert len(seeds) == 9
 
 
 def test_a_process_reads_its_place_as_torchrun_would_have_written_it(monkeypatch):
