@@ -284,23 +284,15 @@ def test_a_function_of_a_cell_names_its_cell(kernel):
     assert "line 4: `raise KeyError('w')`" in reply.message, reply.message
 
 
-BAD_INPUT = [
+BAD_INPUT = [  # where other tests read the sentences themselves; here they come without our frames
     ("Ranks(0)", "there must be at least 1 rank, but got 0"),
-    ("Ranks(100_000)", "100000 ranks need about 8000.0 GB"),
-    ("Ranks(2, device='nccl')", "needs an NVIDIA GPU, and torch sees none here"),
     ("ranks[1:3]", "a smaller world is the first ranks of this one"),
     ("import threading\nlock = threading.Lock()\nranks.run(lambda: lock)", "because of `lock`"),
-    ("big = bytearray(300_000_000)\nranks.run(lambda: len(big))", "`big` alone is 0.30 GB"),
 ]
 
 
 @pytest.mark.parametrize(("source", "says"), BAD_INPUT, ids=[source for source, _ in BAD_INPUT])
 def test_bad_input_gets_a_sentence_and_the_ranks_stay(kernel, source, says):
-    if (
-        "nccl" in source
-        and not kernel.run("from helpers.ranks.processes.limits import num_gpus\nnum_gpus()").text == "0"
-    ):
-        pytest.skip("this machine has a GPU")
     reply = kernel.run(source)
     assert reply.error == "ValueError" and says in reply.message, reply.shown
     assert "helpers/ranks" not in reply.shown, reply.shown

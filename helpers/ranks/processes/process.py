@@ -62,7 +62,6 @@ class ZygoteClient:
         self.ready = False  # whether the zygote has said that it takes requests
         self.new_pids: list[int] = []  # processes that it has started and that `_request` has not returned yet
         self.num_unwanted = 0  # processes that it will have started for requests that were interrupted
-        self.rank_pids: set[int] = set()  # of all ranks that it has started
         self.exits: dict[int, int] = {}  # process id -> exit code of those that have ended
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
@@ -78,7 +77,6 @@ class ZygoteClient:
             except BaseException:
                 kernel_end.close()
                 raise
-            self.rank_pids.add(pid)
             _zygote_of[pid] = self
             return pid, Connection(kernel_end.detach())
 
@@ -114,12 +112,9 @@ class ZygoteClient:
     def exit_status(self, pid: int, limit: float = 1.0) -> int | None:
         """The exit code of a rank, or minus the signal's number if a signal killed it.
 
-        Waits up to `limit` seconds for the rank's end; None if it does not end. None at once for a rank of an earlier
-        zygote, since only that zygote could have known.
+        Waits up to `limit` seconds for the rank's end; None if it does not end.
         """
         with self.lock:
-            if pid not in self.rank_pids:
-                return None
             deadline = time.monotonic() + limit
             while pid not in self.exits and (left := deadline - time.monotonic()) > 0:
                 self._read(left)
@@ -305,7 +300,7 @@ def adopt(client: ZygoteClient) -> None:
 
 
 def exit_status(pid: int, limit: float = 1.0) -> int | None:
-    """How a rank ended, as `ZygoteClient.exit_status` says it; None also where the zygote of this rank is gone."""
+    """How a rank ended, as `ZygoteClient.exit_status` says it; None at once where its own zygote is gone."""
     client = _zygote_of.get(pid)
     if client is None or not client.is_alive():
         return None

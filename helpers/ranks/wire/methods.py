@@ -54,9 +54,14 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _filled(options, given, timeout: datetime.timedelta | None = None, **fields):
-    """`given` if it is an options object such as torch passes; else `options` with `fields` and `timeout` set."""
+    """`given` if it is an options object such as torch passes; else `options` with `fields` and `timeout` set.
+
+    `given` may also be the timeout itself.
+    """
     if isinstance(given, type(options)):
         return given
+    if isinstance(given, datetime.timedelta):
+        timeout = given
     for name, value in fields.items():
         setattr(options, name, value)
     if timeout is not None:
@@ -119,7 +124,7 @@ class Methods:
     # -- all_gather ------------------------------------------------------------------------------------------------
     def allgather(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = _lists(outputs), _list(inputs)
-        opts = _filled(c10d.AllgatherOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        opts = _filled(c10d.AllgatherOptions(), opts)
         sig, issue = signature("all_gather", inputs), lambda: self.inner.allgather(outputs, inputs, opts)
         if len({part.shape for part in outputs[0]}) > 1 and self.group.session.config.rules == "nccl":
             sig, issue = self._uneven(sig, outputs[0], inputs[0])
@@ -198,7 +203,7 @@ class Methods:
 
     # -- all_to_all ------------------------------------------------------------------------------------------------
     def all_to_all_single(self, output: Tensor, input: Tensor, output_splits, input_splits, opts=None) -> WireWork:
-        opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        opts = _filled(c10d.AllToAllOptions(), opts)
         taken, given = list(output_splits), list(input_splits)
         sig = self._check_own_part(all_to_all_single(output, input, taken, given, self.group.size))
         return self.group.collective(
@@ -207,7 +212,7 @@ class Methods:
 
     def alltoall(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = list(outputs), list(inputs)
-        opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        opts = _filled(c10d.AllToAllOptions(), opts)
         give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
         sig = self._check_own_part(crossed_signature("all_to_all", inputs, "all_to_all of a list", give, take))
         return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs, opts, inputs)
@@ -224,7 +229,7 @@ class Methods:
 
     # -- barriers --------------------------------------------------------------------------------------------------
     def barrier(self, opts=None) -> WireWork:
-        opts = _filled(c10d.BarrierOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        opts = _filled(c10d.BarrierOptions(), opts)
         return self.group.collective(signature("barrier", []), lambda: self.inner.barrier(opts), [], opts)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:

@@ -28,7 +28,6 @@ def test_a_process_whose_number_was_another_ones_has_not_ended(zygote):
     client, theirs = zygote
     theirs.sendall(b'{"exited": 7, "status": 3}\n{"started": 7}\n')
     client._read(1.0)
-    client.rank_pids.add(7)
     assert client.exit_status(7, limit=0.01) is None
 
 
