@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.quantities.units import format_bytes
 from helpers.ranks.board.errors import RankError
@@ -34,6 +34,9 @@ from helpers.ranks.processes.messages import pack_call, print_by_rank, unpack
 from helpers.ranks.processes.pool import Pool, PoolSettings
 from helpers.ranks.processes.spec import launched
 from helpers.specs import Link, Nodes
+
+if TYPE_CHECKING:
+    from helpers.ranks.inplace import LaunchedRanks
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run
@@ -87,11 +90,8 @@ class Ranks:
         self._slices: dict[int, Ranks] = {}  # number of ranks -> the smaller Ranks that ranks[:n] made
         self._timer: threading.Timer | None = None  # stops idle ranks
         self._cells, self._has_variables = 0, False  # cells so far, and whether the processes hold variables of one
-        self._in_place = None
-        if launched():
-            from helpers.ranks.inplace import LaunchedRanks  # which a notebook need not load
-
-            self._in_place = LaunchedRanks(device, memory)
+        self._in_place = _launched_ranks(device, memory) if launched() else None
+        if self._in_place:
             choose_rules(rules, "torchrun")  # only to raise ValueError for rules that torchrun's ranks cannot follow
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return
@@ -315,6 +315,13 @@ def keep_current() -> Iterator[None]:
 def _make_current(ranks: Ranks | None) -> None:
     global _latest
     _latest = weakref.ref(ranks) if ranks is not None else None
+
+
+def _launched_ranks(device: str, memory: str | int | None) -> LaunchedRanks:
+    """The ranks that a launcher has started, of which this process is one."""
+    from helpers.ranks.inplace import LaunchedRanks  # which a notebook need not load
+
+    return LaunchedRanks(device, memory)
 
 
 def _refuse_nesting() -> None:

@@ -32,8 +32,7 @@ def main(arguments: list[str]) -> int:
     It is 2 for options that are refused with a sentence, 130 after Ctrl-C and 143 after SIGTERM. Under torchrun it is 0
     after a signal too, once the run is saved, because torchrun would take anything else for a failure.
     """
-    place = launched()
-    does_print, code = place is None or place.rank == 0, None
+    does_print, code = (place := launched()) is None or place.rank == 0, None
     try:
         options = parse_options(arguments)
 
