@@ -236,7 +236,7 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
             yield expect(log.payload_bytes() <= NUMBER_BYTES, words["more_than_one_number"], rank=rank)
 
 
-NORM_OF_ALL = Task(
+NORM = Task(
     key="07.norm",
     signature="norm_of_all(gradients, copies)",
     make_inputs=make_norm,

@@ -214,7 +214,7 @@ def recognise_failure(failure: RunFailure) -> list[str]:
     return ["no_grad_forgotten"] if "in-place operation" in failure.text else []
 
 
-STAGE_1 = Task(
+STAGE1 = Task(
     key="08.stage1",
     signature="Zero1(parameters, make_optimizer)",
     make_inputs=make_stage1,

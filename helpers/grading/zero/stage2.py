@@ -266,7 +266,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
                 yield from with_rule(rule, expect_shard(what, mean, shard, place, rank=rank))
 
 
-STAGE_2 = Task(
+STAGE2 = Task(
     key="08.stage2",
     signature="scatter_gradients(parameters)",
     make_inputs=make_stage2,

@@ -221,7 +221,7 @@ ERRORS = {  # key of a hint -> what stands in the error of torch that this mista
     "gradients_miscounted": "returned an incorrect number of gradients",
     "shapes_do_not_fit": "shapes cannot be multiplied",
 }
-STAGE_3 = Task(
+STAGE3 = Task(
     key="08.stage3",
     signature="sharded_linear(x, shard, shape)",
     make_inputs=make_stage3,
@@ -280,7 +280,7 @@ def judge_forward(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 STAGE3_FORWARD = dataclasses.replace(
-    STAGE_3,
+    STAGE3,
     key="08.stage3_forward",
     signature="stage3_forward(ctx, x, shard, shape)",
     variations=Variations(sizes=("uneven", "even"), dtypes=("float64", "float32")),
