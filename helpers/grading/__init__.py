@@ -71,13 +71,16 @@ check of more than `seconds`, and safeguards/ protects the learner's machine. Ke
 because its first import takes a second.
 """
 
+from helpers import import_on_demand
 from helpers.grading.check import NotYet, check, drill, exercise, grade, mock_view, progress_view
-from helpers.grading.lab_notebooks import rubric, solution
 from helpers.grading.registry import chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Task
 from helpers.grading.verdict import Verdict
 from helpers.grading.waiting import start_ranks
 from helpers.learner.words import Words
+
+# No check reads the notebooks of the labs, unless it offers the lab's own answer.
+__getattr__ = import_on_demand(__name__, {"lab_notebooks": ("rubric", "solution")})
 
 __all__ = [
     "NotYet",

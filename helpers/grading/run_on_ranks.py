@@ -33,8 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.devices import seed_generators
-from helpers.devices.uninitialized_memory import FillUninitialized
+from helpers.devices import FillUninitialized, seed_generators
 from helpers.grading import safeguards
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.audit_rules import words

@@ -23,7 +23,9 @@ def without_private_tasks(monkeypatch):
 
 def test_every_folder_with_hints_is_listed_under_the_number_and_topic_of_its_record():
     assert set(registry.TOPICS.values()) == ROOMS
-    assert all((lab_of(number).number, lab_of(number).topic) == (number, topic) for number, topic in registry.TOPICS.items())
+    assert all(
+        (lab_of(number).number, lab_of(number).topic) == (number, topic) for number, topic in registry.TOPICS.items()
+    )
 
 
 def test_a_lab_that_is_listed_is_found_with_what_it_forbids(without_private_tasks, monkeypatch, tmp_path):
