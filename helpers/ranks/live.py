@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
@@ -33,7 +33,9 @@ from helpers.ranks.pipe import interrupts_in_waits_only, print_by_rank
 from helpers.ranks.pool import Pool, PoolSettings
 from helpers.ranks.sites import CELL_PREFIX, rank_names
 from helpers.ranks.transport import pack_call, unpack
-from helpers.specs import Link, Nodes
+
+if TYPE_CHECKING:
+    from helpers.specs import Link, Nodes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run

@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.learner.words import Words
 from helpers.ranks import process
@@ -48,7 +48,9 @@ from helpers.ranks.report import Report, first_difference, has_unmatched_message
 from helpers.ranks.rules import rules_named
 from helpers.ranks.sites import rank_names, words
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch, send_to
-from helpers.specs import Link, Nodes
+
+if TYPE_CHECKING:
+    from helpers.specs import Link, Nodes
 
 START_LIMIT = 60.0  # seconds for ranks to meet
 SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is must be ended, see `_end_silent`

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from helpers.learner.words import Words
 from helpers.ranks.gloo import Waiters
@@ -21,7 +22,9 @@ from helpers.ranks.link import EmulatedLink
 from helpers.ranks.rules import RankRules
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
-from helpers.specs import Link, Nodes
+
+if TYPE_CHECKING:
+    from helpers.specs import Link, Nodes
 
 
 @dataclass(frozen=True, kw_only=True)
