@@ -83,23 +83,7 @@ from helpers.learner.words import Words
 __getattr__ = import_on_demand(__name__, {"lab_notebooks": ("rubric", "solution")})
 
 __all__ = [
-    "NotYet",
-    "Task",
-    "Verdict",
-    "Words",
-    "chapters_with_tasks",
-    "check",
-    "drill",
-    "exercise",
-    "exercises_of",
-    "grade",
-    "lab_of",
-    "labs",
-    "mock_view",
-    "progress_view",
-    "rubric",
-    "solution",
-    "start_ranks",
-    "task_of",
+    "NotYet", "Task", "Verdict", "Words", "chapters_with_tasks", "check", "drill", "exercise", "exercises_of",
+    "grade", "lab_of", "labs", "mock_view", "progress_view", "rubric", "solution", "start_ranks", "task_of",
     "tasks_of",
-]
+]  # fmt: skip

@@ -28,11 +28,10 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from helpers.grading import common_checks
-from helpers.grading.cases import Case
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner, grader_ranks
-from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
+from helpers.grading.task import Case, JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult, sizes_text
 from helpers.grading.waiting import ProgressLine, are_ranks_ready, wait_for_start
 from helpers.learner import progress
