@@ -19,10 +19,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from helpers.specs import Link, Nodes
+from helpers.quantities.costs import seconds
+from helpers.specs import Link, Nodes
 
 BOTH, OUT, IN = "both", "out", "in"  # lanes
 
@@ -40,20 +39,14 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
         return link.seconds(num_bytes)
     if name in ("gather", "scatter"):
         return (num_ranks - 1) * link.seconds(num_bytes)
-    from helpers.quantities.costs import seconds  # here, because most ranks emulate no link
-
     # The formulas of an all_gather take the bytes of its result.
     return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 
 def link_from_dict(fields: dict | None) -> Link | Nodes | None:
     """The Link or Nodes of which `dataclasses.asdict` made this dictionary."""
-    if not fields:
-        return None
-    from helpers.specs import Link, Nodes  # here, because most ranks emulate no link
-
-    if "nodes" not in fields:
-        return Link(**fields)
+    if fields is None or "nodes" not in fields:
+        return Link(**fields) if fields else None
     return Nodes(nodes=fields["nodes"], inside=Link(**fields["inside"]), across=Link(**fields["across"]))
 
 

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from helpers.learner.words import Words
 from helpers.ranks.gloo import Waiters
@@ -22,9 +21,7 @@ from helpers.ranks.link import EmulatedLink
 from helpers.ranks.rules import RankRules
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
-
-if TYPE_CHECKING:
-    from helpers.specs import Link, Nodes
+from helpers.specs import Link, Nodes
 
 
 @dataclass(frozen=True, kw_only=True)

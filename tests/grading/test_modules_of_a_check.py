@@ -21,7 +21,7 @@ if __name__ == "__main__":
     print(*(module for module in sys.modules if module.partition(".")[0] == "helpers"))
 """
 # Raise a number only for a module that every answer needs. Where a part of the checks needs it, import it there.
-MOST = {"03.average": 56, "06.gpipe": 65, "08.stage1": 58}  # 06 needs the schedules of pipelines
+MOST = {"03.average": 55, "06.gpipe": 64, "08.stage1": 57}  # 06 needs the schedules of pipelines
 
 
 @pytest.mark.parametrize("key", MOST)
