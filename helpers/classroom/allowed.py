@@ -45,7 +45,6 @@ PACKAGES_IN_SANDBOX = (
 )
 MODULES_IN_SANDBOX = (
     "helpers",
-    "helpers.grading.cases",
     "helpers.grading.run_on_ranks",
     "helpers.grading.registry",
     "helpers.grading.task",

@@ -2,8 +2,7 @@
 
 No other package asks for a device by name. A practice card (device="card", the package `cards`) is a simulated GPU, a
 device that is made in Python. Such devices register the module that makes them here when they are loaded.
-`autocast_tables` says what autocast does on each device, `call_site` finds the learner's line, and
-`uninitialized_memory` fills what `torch.empty` returns.
+`autocast_tables` says what autocast does on each device, and `call_site` finds the learner's line.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 GPU = "cuda"  # what torch calls the GPUs that NCCL knows
 CARD = "card"  # a practice GPU, which is made in Python
@@ -166,3 +166,29 @@ def fork_random(*devices: torch.device | str) -> Iterator[None]:
 def table_of(kind: str) -> str:
     """Whose table of autocast a kind of device follows: a card follows CUDA's."""
     return GPU if kind == CARD else kind
+
+
+# -- memory that nobody wrote --------------------------------------------------------------------------------------
+# Fresh memory is often zero. A learner's function that forgets to write a part of its result would therefore pass a
+# check on one day and fail it on another. Checks run such functions inside FillUninitialized, so they always fail.
+MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
+MAKERS |= {torch.Tensor.new_empty, torch.Tensor.new_empty_strided}  # the functions whose results have no values yet
+
+
+class FillUninitialized(TorchFunctionMode):
+    """A mode in which torch.empty, new_empty and their like return tensors filled with `fill_value`."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function in MAKERS:
+            result.detach().fill_(fill_value(result.dtype))
+        return result
+
+
+def fill_value(dtype: torch.dtype) -> float | int | bool:
+    """A large number. A floating one is still finite once it is squared. NaN would look like a division by zero."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return 0.5 * torch.finfo(dtype).max ** 0.5
+    return torch.iinfo(dtype).max // 2

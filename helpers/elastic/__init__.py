@@ -30,22 +30,16 @@ lighthouse.py       who takes part in the next step, if a job goes on without a 
 healing.py          replicas that go on without a restart, and give their state to the ones that come back
 """
 
-from importlib import import_module
-from typing import Any
+from helpers import import_on_demand
 
-# Module -> the names that are exported from it.
-_NAMES = {
-    "account": ("Account", "Generation"),
-    "chaos": ("Kill", "kill_plan"),
-    "heartbeat": ("Beat", "Heartbeat", "RankStatus", "verdict"),
-    "job": ("Job",),
-    "rendezvous": ("Rendezvous", "regroup"),
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used, because planning kills must not import the Trainer and torch."""
-    if name in _MODULE_OF:
-        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    raise AttributeError(f"helpers.elastic has no {name}")
+# Planning kills must not import the Trainer and torch.
+__getattr__ = import_on_demand(
+    __name__,
+    {
+        "account": ("Account", "Generation"),
+        "chaos": ("Kill", "kill_plan"),
+        "heartbeat": ("Beat", "Heartbeat", "RankStatus", "verdict"),
+        "job": ("Job",),
+        "rendezvous": ("Rendezvous", "regroup"),
+    },
+)

@@ -13,9 +13,9 @@ Words                      a text in English and Chinese
 
 How to write a check
 ====================
-Each lab has one folder, named as its topic. Its `__init__.py` holds one record, `LAB = Lab(number="03", …)`, with the
-lab's tasks and what of torch the lab forbids. A folder with a LAB is a lab; there is no other list. What several labs
-use stands in kit/, and the folders of labs do not import each other.
+Each lab has one folder, named as its topic; registry.py lists the topics by the labs' numbers. Its `__init__.py` holds
+one record, `LAB = Lab(number="03", …)`, with the lab's tasks and what of torch the lab forbids. The Task AVERAGE of lab
+03 has the key "03.average". What several labs use stands in kit/, and the folders of labs do not import each other.
 
 A task has three parts, so that the same check serves a learner's own notebook and the grading of a whole class:
 
@@ -71,32 +71,19 @@ check of more than `seconds`, and safeguards/ protects the learner's machine. Ke
 because its first import takes a second.
 """
 
+from helpers import import_on_demand
 from helpers.grading.check import NotYet, check, drill, exercise, grade, mock_view, progress_view
-from helpers.grading.lab_notebooks import rubric, solution
 from helpers.grading.registry import chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Task
 from helpers.grading.verdict import Verdict
 from helpers.grading.waiting import start_ranks
 from helpers.learner.words import Words
 
+# No check reads the notebooks of the labs, unless it offers the lab's own answer.
+__getattr__ = import_on_demand(__name__, {"lab_notebooks": ("rubric", "solution")})
+
 __all__ = [
-    "NotYet",
-    "Task",
-    "Verdict",
-    "Words",
-    "chapters_with_tasks",
-    "check",
-    "drill",
-    "exercise",
-    "exercises_of",
-    "grade",
-    "lab_of",
-    "labs",
-    "mock_view",
-    "progress_view",
-    "rubric",
-    "solution",
-    "start_ranks",
-    "task_of",
+    "NotYet", "Task", "Verdict", "Words", "chapters_with_tasks", "check", "drill", "exercise", "exercises_of",
+    "grade", "lab_of", "labs", "mock_view", "progress_view", "rubric", "solution", "start_ranks", "task_of",
     "tasks_of",
-]
+]  # fmt: skip

@@ -22,18 +22,16 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from helpers.grading import common_checks
-from helpers.grading.cases import Case
 from helpers.grading.kit.model_tools import one_thread
-from helpers.grading.lab_notebooks import solution_offer
-from helpers.grading.mistakes import hints_of, with_mistakes
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner, grader_ranks
-from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
+from helpers.grading.task import Case, JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult, sizes_text
 from helpers.grading.waiting import ProgressLine, are_ranks_ready, wait_for_start
 from helpers.learner import progress
@@ -94,6 +92,8 @@ def check(
     if verdict.was_tried and (problem := record_attempt(verdict, progress_file)):
         print(problem)
     if not verdict.passed:
+        from helpers.grading.lab_notebooks import solution_offer  # here, because a right answer needs no offer
+
         raise NotYet(verdict, solution_offer(verdict, progress_file))
     return verdict
 
@@ -139,10 +139,24 @@ def grade(
     """
     task, step = task_of(key), step or (lambda doing: None)
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    start, results = time.perf_counter(), []
+    start = time.perf_counter()
     if runner is None and not are_ranks_ready():
         step(words["ranks_start"])
-    runner = runner or LocalRunner(task, submitted, ranks=ranks)
+    results = _results_by_world(task, runner or LocalRunner(task, submitted, ranks=ranks), seed, step)
+    near = ""
+    if not all(result.passed for result in results):
+        from helpers.grading.mistakes import with_mistakes  # here, because a right answer needs none of them
+
+        near = similar_name(task, names)
+        with suppress(KeyboardInterrupt):  # what is wrong is known; the learner does not wait for the mistake's name
+            results = with_mistakes(task, results, lambda: ranks or grader_ranks(), seed)
+    seconds = time.perf_counter() - start
+    return Verdict.of(task, results, seconds=seconds, seed=seed, lang=lang, similar_name=near)
+
+
+def _results_by_world(task: Task, runner: Runner, seed: int, step: Callable[[Words], object]) -> list[WorldResult]:
+    """The result of each world in turn, up to the first in which the run failed."""
+    results: list[WorldResult] = []
     for size in task.world_sizes:
         step(sizes_text([size], task.runs_on))
         try:
@@ -152,12 +166,7 @@ def grade(
             results.append(WorldResult(size=size, failure=RunFailure(kind="interrupted")))
         if results[-1].failure is not None:
             break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
-    try:
-        results = with_mistakes(task, results, lambda: ranks or grader_ranks(), seed)
-    except KeyboardInterrupt:
-        pass  # what is wrong is known, and the learner did not want to wait for the name of the mistake
-    seconds = time.perf_counter() - start
-    return Verdict.of(task, results, seconds=seconds, seed=seed, lang=lang, similar_name=similar_name(task, names))
+    return results
 
 
 def grade_world(task: Task, runner: Runner, size: int, seed: int) -> WorldResult:
@@ -230,8 +239,9 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
     failure = RunFailure(**run.failure)
     # The hints are about what a single call does, and here no single call fails.
     known = () if description is common_checks.ONLY_TOGETHER else task.recognise_failure(failure)
-    mistakes = tuple(key for key in known if key in hints_of(task))
-    return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
+    return WorldResult(
+        size=size, failure=failure, mistakes=tuple(known), printed=run.printed, case_description=description
+    )
 
 
 # -- a cell of a chapter ---------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from dataclasses import replace
 
 import torch
 
-from helpers.grading.cases import Case
-from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement, RunFailure, Task, TaskRun
+from helpers.grading.task import Case, ComparedTensors, JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.learner.words import Words, book
 
 words = book("promises")

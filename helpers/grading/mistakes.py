@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from helpers.devices.uninitialized_memory import FillUninitialized
+from helpers.devices import FillUninitialized
 from helpers.grading.kit.histories import is_same
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed

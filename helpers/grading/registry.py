@@ -1,27 +1,40 @@
-"""Finds the labs and their tasks: each lab's folder holds one record, its LAB, with its tasks and what it forbids.
+"""Finds the labs and their tasks: TOPICS names the labs, and each lab's folder holds its LAB, a record of its tasks.
 
-A task is a function that a learner writes and a check judges. It is imported only when it is asked for. So nothing here
-imports torch, and what a lab forbids is read without it.
+A task is a function that a learner writes and a check judges. A lab and a task are imported only when they are asked
+for, so that a check loads no other lab. Nothing here imports torch, and what a lab forbids is read without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import importlib
-import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.learner.words import book
-from helpers.learner.words.text import Book
+from helpers.learner.words import Book, book
 
 if TYPE_CHECKING:
     from helpers.grading.task import Task
 
+TOPICS = {  # the number of each lab, or chapter with tasks -> its topic, which is the name of its folder
+    "00": "start_here",
+    "01": "collectives",
+    "02": "data_parallel",
+    "03": "ddp",
+    "04": "amp",
+    "05": "memory",
+    "06": "pipeline",
+    "07": "tensor_parallel",
+    "08": "zero",
+    "09": "composing",
+    "10": "profiling",
+    "11": "scaling",
+    "12": "fault_tolerance",
+    "wb": "whiteboard",
+}
 # Parts of torch that several labs forbid, each under its public and its private name.
 FSDP = ("torch.distributed.fsdp", "torch.distributed._composable")
 DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
@@ -32,8 +45,8 @@ _private: dict[str, Lab] = {}  # a teacher's own labs, in this process alone; ea
 class Lab:
     """One lab. number: "03". topic: "ddp", which is also the name of its folder.
 
-    tasks: from easy to hard. "gradients.AVERAGE" is AVERAGE in gradients.py of its folder, imported when it is asked
-    for; a teacher's own Task stands here itself.
+    tasks: from easy to hard. "gradients.AVERAGE" is the Task called AVERAGE in gradients.py of its folder, whose key is
+    "03.average"; a teacher's own Task stands here itself.
     in_chapter: tasks that only the chapter asks, with `exercise`, without points and rubric. A chapter without a lab
     has a record with these alone. So has the number "wb", whose tasks are asked by drills for the whiteboard.
     forbids: modules and objects of torch that no answer may name or import, because the learner is to write them.
@@ -65,25 +78,21 @@ class Lab:
 
 def labs() -> list[str]:
     """The numbers of the labs that have checks, such as "01" and "03"."""
-    return sorted(number for number, lab in _known().items() if lab.tasks)
+    return [number for number in chapters_with_tasks() if lab_of(number).tasks]
 
 
 def chapters_with_tasks() -> list[str]:
     """The numbers of the chapters that have any task, in a lab or in the chapter alone."""
-    return sorted(_known())
-
-
-def _known() -> dict[str, Lab]:
-    """All labs and chapters with tasks, by their number."""
-    return {**_found(), **_private}
+    return sorted(TOPICS.keys() | _private.keys())
 
 
 def lab_of(number: str) -> Lab:
     """The record of lab or chapter "03". Raises ValueError for one that is not there."""
-    known = _known()
-    if number not in known:
+    if number in _private:
+        return _private[number]
+    if number not in TOPICS:
         raise ValueError(f"there is no lab {number!r} with checks: there are {', '.join(labs())}.")
-    return known[number]
+    return importlib.import_module(f"helpers.grading.{TOPICS[number]}").LAB
 
 
 def add_private_tasks(number: str, tasks: Iterable[Task]) -> None:
@@ -96,31 +105,35 @@ def add_private_tasks(number: str, tasks: Iterable[Task]) -> None:
 def tasks_of(number: str) -> dict[str, Task]:
     """The tasks of lab "03" by their keys, from easy to hard. Raises ValueError for a lab that is not there."""
     lab = lab_of(number)
-    tasks = [_imported(lab.topic, task) if isinstance(task, str) else task for task in lab.tasks]
-    return {task.key: task for task in tasks}
+    return {_key_of(lab, task): _imported(lab, task) for task in lab.tasks}
 
 
 def exercises_of(number: str) -> dict[str, Task]:
     """The tasks that only the chapter "03" asks. Raises ValueError for a chapter that has no task at all."""
     lab = lab_of(number)
-    return {task.key: task for task in (_imported(lab.topic, name) for name in lab.in_chapter)}
-
-
-def _imported(topic: str, name: str) -> Task:
-    """The task "gradients.AVERAGE" of the lab with this topic."""
-    file, _, variable = name.partition(".")
-    return getattr(importlib.import_module(f"helpers.grading.{topic}.{file}"), variable)
+    return {_key_of(lab, task): _imported(lab, task) for task in lab.in_chapter}
 
 
 def task_of(key: str) -> Task:
     """The task called "03.average". Raises ValueError, with the keys there are, for another."""
-    number = str(key).partition(".")[0]
-    tasks = tasks_of(number)
-    if key not in tasks:  # most tasks are a lab's, and the chapter's own need not be imported for those
-        tasks |= exercises_of(number)
-    if key not in tasks:
-        raise ValueError(f"there is no task {key!r}: there are {', '.join(tasks)}.")
-    return tasks[key]
+    lab = lab_of(str(key).partition(".")[0])
+    listed = {_key_of(lab, task): task for task in (*lab.tasks, *lab.in_chapter)}
+    if key not in listed:
+        raise ValueError(f"there is no task {key!r}: there are {', '.join(listed)}.")
+    return _imported(lab, listed[key])
+
+
+def _key_of(lab: Lab, task: str | Task) -> str:
+    """The key of a task in the lab's lists: that of "gradients.AVERAGE" is "03.average"."""
+    return f"{lab.number}.{task.partition('.')[2].lower()}" if isinstance(task, str) else task.key
+
+
+def _imported(lab: Lab, task: str | Task) -> Task:
+    """A task in the lab's lists, such as "gradients.AVERAGE", as a Task."""
+    if not isinstance(task, str):
+        return task
+    file, _, variable = task.partition(".")
+    return getattr(importlib.import_module(f"helpers.grading.{lab.topic}.{file}"), variable)
 
 
 def similar_name(task: Task, names: Iterable[str]) -> str:
@@ -131,12 +144,3 @@ def similar_name(task: Task, names: Iterable[str]) -> str:
     task_names = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
     candidates = difflib.get_close_matches(task.name, sorted(set(names) - set(task_names)))  # the most similar first
     return next((name for name in candidates if difflib.get_close_matches(name, task_names, n=1) == [task.name]), "")
-
-
-@functools.cache
-def _found() -> dict[str, Lab]:
-    """The LAB of each folder beside this file that holds one, by its number."""
-    package = importlib.import_module("helpers.grading")
-    folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
-    modules = [importlib.import_module(f"helpers.grading.{name}") for name in folders]
-    return {module.LAB.number: module.LAB for module in modules if hasattr(module, "LAB")}

@@ -20,7 +20,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import os
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,21 +35,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.devices import seed_generators
-from helpers.devices.uninitialized_memory import FillUninitialized
-from helpers.grading import safeguards
+from helpers.devices import FillUninitialized, seed_generators
 from helpers.grading.registry import task_of
-from helpers.grading.safeguards.audit_rules import words
-from helpers.grading.safeguards.limits import processor_limit
 from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
-from helpers.learner.words import Words
+from helpers.learner.words import Words, book
 from helpers.observe.comms import record_comms
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.live import keep_current
 from helpers.ranks.processes.limits import load_per_core
 from helpers.ranks.processes.messages import pack_call
 
-GRADER_MODULE = __name__  # the ranks of checks are forked from a process that has imported this module, and no others
+words = book("walls")
+GRADER_MODULE = "helpers.grading.safeguards"  # the ranks of checks are forked from a process that has imported it
+WORK_FOLDER = "room"  # the folder in which an answer works on all of its ranks; it lies in the folder of the ranks
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
 RETRY_SECONDS = 1.0  # for one case alone, after all together ran out of time; a right answer needs 0.2 s for all cases
@@ -55,7 +55,7 @@ MIN_TIME_FACTOR = 1.5  # a message says by how much the time was extended if it 
 MAX_PRINTED = 4000  # characters of the learner's prints that are kept
 MAX_CALL_TEXT = 160  # characters of a call that are kept
 GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # see `without_grader_lines`
-# The class of an exception on a rank -> the kind of the RunFailure. For any other the RankError names the kind.
+# The class of an exception on a rank -> the kind of the RunFailure; the RankError names that of any other.
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
 # (file of a board, its group) -> rank -> how many operations the rank has issued
 IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]
@@ -71,7 +71,8 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
     the communication events, the marks (name and time) that it set, and what ObservedFunction noted of each call. The
     fifth maps the name of a process group to the number of its operations that are still in flight.
     """
-    from helpers.ranks.wire import wire  # which only ranks have loaded
+    from helpers.grading.safeguards.limits import processor_limit  # which only ranks have loaded
+    from helpers.ranks.wire import wire
 
     task, rank = task_of(key), dist.get_rank()
     # FillUninitialized puts a large number into all that torch.empty returns, so that no answer passes because memory
@@ -91,6 +92,8 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
 
 def run_cases_safely(*args: Any) -> tuple[list, ...]:
     """`run_cases` within the safeguards."""
+    from helpers.grading import safeguards  # which only ranks have loaded
+
     with safeguards.applied():
         return run_cases(*args)
 
@@ -214,7 +217,8 @@ class LocalRunner:
             return TaskRun(failure=asdict(RunFailure(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = timeout_before
-            safeguards.remove_work_folder(folder)
+            if folder is not None:  # None if the ranks have ended
+                shutil.rmtree(os.path.join(folder, WORK_FOLDER), ignore_errors=True)
         outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
         issued = board_counts(issued_before, world.issued(), pending)
         printed = _cut(printed.getvalue())

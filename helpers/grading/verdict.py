@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.grading.mistakes import hints_of
 from helpers.grading.task import Judgement, RunFailure, Task, TaskRun
 from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
@@ -79,12 +78,17 @@ class Verdict:
         """The verdict on these results. more: the fields seconds and seed, and if needed lang and similar_name."""
         sizes = {result.size for result in results}
         untried_sizes = tuple(size for size in task.world_sizes if size not in sizes)
-        hints = hints_of(task)
+        passed = not untried_sizes and all(result.passed for result in results)
+        hints: Mapping[str, Words] = {}
+        if not passed:
+            from helpers.grading.mistakes import hints_of  # here, because a right answer needs none
+
+            hints = hints_of(task)
         mistake = most_specific(results, hints)
         return cls(
             key=task.key,
             signature=task.signature,
-            passed=not untried_sizes and all(result.passed for result in results),
+            passed=passed,
             results=tuple(results),
             untried_sizes=untried_sizes,
             mistake=mistake,

@@ -33,10 +33,10 @@ from helpers.ranks.processes.limits import (
 from helpers.ranks.processes.messages import pack_call, print_by_rank, unpack
 from helpers.ranks.processes.pool import Pool, PoolSettings
 from helpers.ranks.processes.spec import launched
-from helpers.specs import Link, Nodes
 
 if TYPE_CHECKING:
     from helpers.ranks.inplace import LaunchedRanks
+    from helpers.specs import Link, Nodes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run

@@ -13,28 +13,23 @@ magnitudes.py
     Magnitudes       how many values lie in each power of two
 comparison.py
     compare          a table (Comparison) of predicted, measured and guessed values
-DerivedBytes, from helpers/quantities, is a number of bytes that follows from a formula and says so when printed.
 
 Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
 """
 
-from helpers.quantities.units import DerivedBytes
-from helpers.records.comms import OPS, SCALARS, AxisTraffic, CommEvent, CommLog, axes_along, traffic_by_axis
-from helpers.records.comparison import Comparison, compare
-from helpers.records.magnitudes import Magnitudes
-from helpers.records.timeline import (
-    KINDS,
-    LANES,
-    MEMORY_KINDS,
-    SOURCES,
-    Holding,
-    MemoryBreakdown,
-    Span,
-    Timeline,
-    covered_seconds,
-)
+from helpers import import_on_demand
 
-__all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "Magnitudes", "MemoryBreakdown", "Span"]
-__all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "Timeline", "compare", "covered_seconds"]
-__all__ += ["SCALARS", "AxisTraffic", "axes_along", "traffic_by_axis"]
+# Whoever records messages, as each rank does, needs comms.py alone.
+__getattr__ = import_on_demand(
+    __name__,
+    {
+        "comms": ("OPS", "SCALARS", "AxisTraffic", "CommEvent", "CommLog", "axes_along", "traffic_by_axis"),
+        "comparison": ("Comparison", "compare"),
+        "magnitudes": ("Magnitudes",),
+        "timeline": (
+            "KINDS", "LANES", "MEMORY_KINDS", "SOURCES", "Holding", "MemoryBreakdown", "Span", "Timeline",
+            "covered_seconds",
+        ),
+    },
+)  # fmt: skip

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from helpers.quantities.units import DerivedBytes
 from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
-from helpers.specs.mesh import ORDER, Mesh
+
+if TYPE_CHECKING:
+    from helpers.specs.mesh import Mesh
 
 OPS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 OPS += ("gather", "scatter", "barrier", "send", "recv")
@@ -204,6 +206,6 @@ def _is_scalar(event: CommEvent) -> bool:
 
 def axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
     """The axes of the mesh on which these ranks differ: "tp", or "dp x pp"."""
-    positions = [mesh.coordinates(rank) for rank in ranks]
-    differs = {axis: len({position[axis] for position in positions}) > 1 for axis in ORDER}
-    return " x ".join(axis for axis in reversed(ORDER) if differs[axis])  # in the order pp, dp, cp, tp
+    positions = [mesh.coordinates(rank) for rank in ranks]  # each by axis, in the order pp, dp, cp, ep, tp
+    differs = {axis: len({position[axis] for position in positions}) > 1 for axis in positions[0]}
+    return " x ".join(axis for axis in differs if differs[axis] and axis != "ep")  # ep is a part of dp x cp

@@ -11,9 +11,13 @@ checks.py     the checks that raise ValueError with a sentence
 trainable.py  the plans that this course's Trainer cannot run, each with the nearest plan that works
 """
 
-from helpers.specs.hardware import CLUSTERS, GPU, GPUS, LINKS, Cluster, Link, Nodes
-from helpers.specs.models import PRESETS, ROUTED, ModelSpec, Plan
+from helpers import import_on_demand
 
-__all__ = [
-    "CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "ROUTED", "Cluster", "Link", "ModelSpec", "Nodes", "Plan",
-]  # fmt: skip
+# The ranks need a Link alone, and models.py would bring the schedules of pipelines.
+__getattr__ = import_on_demand(
+    __name__,
+    {
+        "hardware": ("CLUSTERS", "GPU", "GPUS", "LINKS", "Cluster", "Link", "Nodes"),
+        "models": ("PRESETS", "ROUTED", "ModelSpec", "Plan"),
+    },
+)

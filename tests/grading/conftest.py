@@ -16,7 +16,7 @@ from helpers.ranks import Ranks
 @pytest.fixture(scope="session")
 def ranks():
     """As many ranks as a check asks for."""
-    with Ranks(run_on_ranks.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=run_on_ranks.__name__) as pool:
+    with Ranks(run_on_ranks.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=run_on_ranks.GRADER_MODULE) as pool:
         yield pool
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from helpers.grading import task_of
-from helpers.grading.cases import Case
-from helpers.grading.task import JudgedWorld, TaskRun
+from helpers.grading.task import Case, JudgedWorld, TaskRun
 
 
 def repeated(name: str, values: Iterable[Any]) -> Callable[[Callable], Callable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.grading.cases import Case, CaseGenerator, Variations
+from helpers.grading.task import Case, CaseGenerator, Variations
 from tests.grading.known_mistakes import repeated
 
 VARIATIONS = Variations(

@@ -7,11 +7,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import common_checks, grade
-from helpers.grading.cases import Case, CaseGenerator
 from helpers.grading.common_checks import forgive_rounding
 from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.run_on_ranks import board_counts
-from helpers.grading.task import TaskRun
+from helpers.grading.task import Case, CaseGenerator, TaskRun
 from helpers.ranks.wire import wire
 
 

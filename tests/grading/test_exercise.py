@@ -8,7 +8,6 @@ from helpers import grading
 from helpers.grading import NotYet, exercise, registry, run_on_ranks
 from helpers.learner import progress
 from tests.grading.test_check import sums
-from tests.grading.test_registry import found_anew  # noqa: F401
 from tests.grading.test_run_on_ranks import right
 
 KEY = "03.average"
@@ -81,7 +80,7 @@ def test_what_cannot_be_judged_is_a_sentence(key, handed_in, says, notes, capsys
 
 
 # -- tasks of a chapter alone ----------------------------------------------------------------------------------------
-def test_a_task_of_the_chapter_alone_is_none_of_the_lab(found_anew, monkeypatch, tmp_path):  # noqa: F811
+def test_a_task_of_the_chapter_alone_is_none_of_the_lab(monkeypatch, tmp_path):
     (tmp_path / "small").mkdir()
     record = 'LAB = Lab(number="00", topic="small", tasks=(), in_chapter=("own.COST",))'
     (tmp_path / "small" / "__init__.py").write_text(f"from helpers.grading.registry import Lab\n{record}\n")
@@ -90,7 +89,7 @@ def test_a_task_of_the_chapter_alone_is_none_of_the_lab(found_anew, monkeypatch,
         'COST = dataclasses.replace(ONE, key="00.cost")\n'
     )
     monkeypatch.setattr("helpers.grading.__path__", [*grading.__path__, str(tmp_path)])
-    registry._found.cache_clear()
+    monkeypatch.setitem(registry.TOPICS, "00", "small")
     assert "00" in grading.chapters_with_tasks() and "00" not in grading.labs()
     assert grading.lab_of("00").name == "00_small"
     assert grading.tasks_of("00") == {} and list(grading.exercises_of("00")) == ["00.cost"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.messages import recognise as messages
+from helpers.grading.collectives.send_receive import recognise_messages as messages
 from helpers.grading.pipeline import stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import shards
@@ -65,9 +65,9 @@ PRODUCT = "mat1 and mat2 shapes cannot be multiplied "
 FAILURES = [
     (messages, "hang", f"{ALL_WAIT}ranks 0, 1 wait in send, cell line 3", ["sends_first"]),
     (messages, "hang", f"{ALL_WAIT}ranks 0, 1 wait in recv, cell line 3", ["receives_first"]),
-    (messages, "hang", f"{ALL_WAIT}rank 0 waits in recv\nrank 1 waits in send", []),
-    (messages, "hang", "rank 1 finished without calling the recv that others wait for\nrank 0 waits in send", []),
-    (messages, "mismatch", "rank 1 sends float64 x 8 to rank 2, but rank 2 expects float64 x 7", ["sizes_differ"]),
+    (messages, "hang", f"{ALL_WAIT}rank 0 waits in recv\nrank 1 waits in send", ["unmatched"]),
+    (messages, "hang", "rank 1 finished without calling what others wait for\nrank 0 waits in send", ["unmatched"]),
+    (messages, "mismatch", "rank 1 sends float64 x 8, rank 2 expects float64 x 7", ["sizes_differ", "buffer_size"]),
     (messages, "exception", "ValueError: rank 0 cannot send to or from itself", ["sends_to_itself"]),
     (messages, "exception", "rank 0 raised KeyError: 3", []),
     (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in send, b", ["sends_block"]),

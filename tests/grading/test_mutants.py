@@ -74,7 +74,7 @@ def allowed(mutant: Submission) -> set[str]:
 def is_told(mutant: Submission, verdict: Verdict) -> None:
     assert any(not one.passed for one in verdict.results), verdict.text()
     assert verdict.mistake == mutant.hint, verdict.text()
-    others = mistakes_in_all(verdict.results) - allowed(mutant)
+    others = mistakes_in_all(verdict.results) & hints_of(task_of(mutant.task)).keys() - allowed(mutant)
     assert not others, "hints of other mistakes explain it as well; tell them apart, or say in ALSO why nobody can"
 
 

@@ -1,4 +1,4 @@
-"""Which labs there are: the folders with a LAB, and nothing else has a list of them."""
+"""Which labs there are, and how a lab and a task are found."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ import pytest
 
 from helpers import grading
 from helpers.classroom.allowed import why_forbidden
-from helpers.grading import chapters_with_tasks, lab_of, labs, registry, task_of, tasks_of
+from helpers.grading import chapters_with_tasks, exercises_of, lab_of, labs, registry, task_of, tasks_of
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}
 
 
 @pytest.fixture
-def found_anew(monkeypatch):
-    """What the other tests found is found again after this one."""
+def without_private_tasks(monkeypatch):
+    """No teacher's own tasks, neither of another test before this one nor of this one after it."""
     monkeypatch.setattr(registry, "_private", {})
-    registry._found.cache_clear()
-    yield
-    registry._found.cache_clear()
 
 
-def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, monkeypatch, tmp_path):
-    for folder in ("hollow", "spare", "tenth"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "spare" / "__init__.py").touch()
+def test_every_folder_with_hints_is_listed_under_the_number_and_topic_of_its_record():
+    assert set(registry.TOPICS.values()) == ROOMS
+    assert all(
+        (lab_of(number).number, lab_of(number).topic) == (number, topic) for number, topic in registry.TOPICS.items()
+    )
+
+
+def test_a_lab_that_is_listed_is_found_with_what_it_forbids(without_private_tasks, monkeypatch, tmp_path):
+    (tmp_path / "tenth").mkdir()
     record = 'LAB = Lab(number="98", topic="tenth", tasks=("ten.TEN",), forbids=("torch.compile",))'
     (tmp_path / "tenth" / "__init__.py").write_text(f"from helpers.grading.registry import Lab\n{record}\n")
     before = labs()
-    registry._found.cache_clear()
+    monkeypatch.setitem(registry.TOPICS, "98", "tenth")
     monkeypatch.setattr("helpers.grading.__path__", [*grading.__path__, str(tmp_path)])
     assert labs() == [*before, "98"] and lab_of("98").name == "98_tenth"
     assert why_forbidden("torch.compile", "98") and not why_forbidden("torch.compile", "03")
@@ -41,12 +43,13 @@ def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, mo
             tasks_of(lab)
 
 
-def test_a_record_stands_in_the_folder_of_its_topic_and_no_room_lacks_one():
-    assert {lab_of(number).topic for number in chapters_with_tasks()} == ROOMS
-    assert all(key.startswith(f"{number}.") for number in labs() for key in tasks_of(number))
+def test_a_task_has_the_key_under_which_it_is_listed():
+    """The key "03.average" is made of the lab's number and the variable AVERAGE, so that no other task is imported."""
+    listed = [pair for number in chapters_with_tasks() for pair in {**tasks_of(number), **exercises_of(number)}.items()]
+    assert all(key == task.key for key, task in listed)
 
 
-def test_a_teachers_task_replaces_the_public_one_of_its_key(found_anew):
+def test_a_teachers_task_replaces_the_public_one_of_its_key(without_private_tasks):
     public, spare = tasks_of("03"), task_of("01.cost")
     registry.add_private_tasks("03", [spare])
     registry.add_private_tasks("99", [spare])

@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import grade
-from helpers.learner.words import LANGUAGES, Words, book, language, text
-from helpers.learner.words.text import FOLDER
+from helpers.learner.words import FOLDER, LANGUAGES, Words, book, language, store_language
 from helpers.learner.yaml_file import read_yaml
 from helpers.ranks import RankError
 from tools import lay_course
@@ -109,16 +108,17 @@ def test_braces_are_filled_in_each_language():
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RANKS_LANGUAGE")
+    monkeypatch.delenv("RANKS_HOME", raising=False)  # it would replace the home
     return tmp_path
 
 
 def test_the_caller_then_the_variable_then_the_progress_file_then_english(home, monkeypatch):
     assert language() == "en"
-    text.store_language("zh")
+    store_language("zh")
     assert language() == "zh" and f"{Words(en='up', zh='上')}" == "上"
-    text.store_language("en")
+    store_language("en")
     assert language() == "en"
-    text.store_language("zh")
+    store_language("zh")
     monkeypatch.setenv("RANKS_LANGUAGE", "en")
     assert language() == "en" and language("zh") == "zh"
 
@@ -127,7 +127,7 @@ def test_an_unknown_language_gets_the_list(home, monkeypatch):
     with pytest.raises(ValueError, match=r'language is \'fr\': there are "en" \(English\) and "zh" \(简体中文\)'):
         language("fr")
     with pytest.raises(ValueError, match="language is 'fr'"):
-        text.store_language("fr")
+        store_language("fr")
     monkeypatch.setenv("RANKS_LANGUAGE", "fr")
     with pytest.raises(ValueError, match="RANKS_LANGUAGE is 'fr': there are"):
         language()
@@ -178,7 +178,7 @@ def leave():
 )
 def test_an_error_on_ranks_is_in_the_language_chosen(ranks, home, task, kind, says):
     ranks[:2].run(meet)  # both have this file now
-    text.store_language("zh")
+    store_language("zh")
     with pytest.raises(RankError) as caught:
         ranks[:2].run(task)
     shown = str(caught.value)
@@ -196,7 +196,7 @@ def stuck(model):
 @pytest.mark.parametrize("way", ["file", "variable", "argument"])
 def test_a_verdict_is_in_the_language_chosen(ranks, home, monkeypatch, way):
     if way == "file":
-        text.store_language("zh")
+        store_language("zh")
     if way == "variable":
         monkeypatch.setenv("RANKS_LANGUAGE", "zh")
     verdict = grade("03.average", stuck, ranks=ranks, lang="zh" if way == "argument" else None)

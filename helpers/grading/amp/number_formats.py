@@ -25,11 +25,19 @@ from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
 from helpers.grading.amp.training_step import judge_steps
-from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import History, as_number, named_copies, run_to_end
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    Task,
+    Variations,
+    recognise_errors,
+    with_layout,
+)
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -23,11 +23,19 @@ from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
 from helpers.grading.amp.training_step import judge_steps
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import History, as_number, named_copies, overflow_notes, run_to_end
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+    recognise_errors,
+)
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import History, judge_history, overflow_notes, run_to_end
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -22,11 +22,10 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.collectives import LAB
 from helpers.grading.kit.answers import is_number
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
 from helpers.quantities import costs
 from helpers.specs import Link
 

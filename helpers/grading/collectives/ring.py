@@ -31,12 +31,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
 from helpers.grading.collectives.send_receive import recognise_messages
 from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
 from helpers.grading.kit.messages import expect_messages, run_each_call, sends_of, worlds_of_calls
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
 from helpers.learner.words import Words
 
 words = LAB.messages

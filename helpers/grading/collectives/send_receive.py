@@ -28,19 +28,17 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
 from helpers.grading.kit.messages import (
     RETURNED,
     expect_messages,
     is_to_itself,
-    recognise,
     run_each_call,
     sends_of,
     worlds_of_calls,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
@@ -53,17 +51,25 @@ VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
 def recognise_messages(failure: RunFailure) -> Sequence[str]:
-    """A `recognise_failure`: what that of kit/messages.py knows, and more.
+    """A `recognise_failure`: the keys of all hints that fit, by the text in which the engine describes a failure.
 
-    It adds a dtype or size that differs between sender and receiver, an index behind the last chunk, and any other
-    hang. Of the keys, those count that the task has a hint for.
+    Of the keys, those count that the task has a hint for.
     """
+    # The engine says "rank 0 sends float32 x 4, rank 1 expects float32 x 5" where two ranks disagree about a message.
     dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
     if failure.kind == "mismatch" and dtypes:
         return ["dtypes_differ"] if len(dtypes) > 1 else ["sizes_differ", "buffer_size"]
     if failure.type_name == "IndexError":
         return ["index_beyond_chunks"]
-    return recognise(failure) or (["unmatched"] if failure.kind == "hang" else [])
+    if is_to_itself(failure):
+        return ["sends_to_itself"]
+    if failure.kind != "hang":
+        return []
+    is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
+    # Where some ranks wait in a send and others in a receive, neither came first.
+    if not failure.text.startswith("every rank waits") or is_in_send == is_in_recv:
+        return ["unmatched"]
+    return ["sends_first" if is_in_send else "receives_first"]
 
 
 def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:

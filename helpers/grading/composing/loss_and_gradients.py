@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import (
     ENDS,
@@ -42,7 +41,7 @@ from helpers.grading.composing.meshes import (
 )
 from helpers.grading.kit.comparisons import expect, expect_number, expect_tensor, with_rule
 from helpers.grading.kit.model_tools import shortened
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from helpers.grading.cases import CaseGenerator
+from helpers.grading.task import CaseGenerator
 from helpers.specs.mesh import Mesh
 
 AXES = ("dp", "pp", "tp")  # in the order in which the lab names them

@@ -26,13 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, sizes_of
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import question_task, run_questions, shortened
 from helpers.grading.kit.comparisons import COMMA, expect
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 

@@ -14,12 +14,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit.comparisons import expect_equal
 from helpers.grading.kit.model_tools import simplified
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
 
 words = LAB.messages
 

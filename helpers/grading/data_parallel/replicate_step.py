@@ -24,12 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
 
 words = LAB.messages
 

@@ -22,10 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
 
 words = LAB.messages
 

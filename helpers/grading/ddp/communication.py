@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     DTYPES_AND_LAYOUTS,
@@ -48,7 +47,16 @@ from helpers.grading.kit.comparisons import (
     is_close,
     with_rule,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+    recognise_errors,
+)
 from helpers.learner.words import Words
 from helpers.records import CommEvent
 

@@ -22,11 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+    recognise_errors,
+)
 from helpers.learner.words import Words
 
 words = LAB.messages

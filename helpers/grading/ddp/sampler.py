@@ -24,10 +24,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, with_rule
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
 
 words = LAB.messages
 

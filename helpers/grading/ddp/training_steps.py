@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     STEP_GRADIENTS,
@@ -29,7 +28,16 @@ from helpers.grading.ddp.gradients import (
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
 from helpers.grading.kit.model_tools import scaled
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+    recognise_errors,
+)
 from helpers.learner.words import Words, book
 
 if TYPE_CHECKING:

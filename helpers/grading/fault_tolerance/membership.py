@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.fault_tolerance.resuming import first_difference
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import COMMA
-from helpers.grading.task import RankContext
+from helpers.grading.task import CaseGenerator, RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
-from helpers.grading.task import RankContext
+from helpers.grading.task import CaseGenerator, RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml

@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import expect
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.devices.uninitialized_memory import fill_value
+from helpers.devices import fill_value
 from helpers.grading.kit.model_tools import MAX_SHOWN, shortened, shortened_text
 from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement
 from helpers.learner.words import Words, book

@@ -5,15 +5,13 @@ that run together: its inputs are {"calls": [inputs of the first call, …]} on 
 `worlds_of_calls` takes the world apart again, so that a judge sees one call at a time. A mark is an instant that a rank
 notes, on the clock of the communication log.
 
-A mistake is a wrong solution that learners often write, such as "sends_first"; its name is the key of the hint about
-it. A mistake with send and receive often shows as a hang or an error, so this file also recognises it from the
-RunFailure, which says why a run gave no outputs.
+A mistake is a wrong solution that learners often write, such as "not_waited"; its name is the key of the hint about it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from helpers.grading.kit.comparisons import expect, expect_only_ops
@@ -75,20 +73,6 @@ def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
 
 
 # -- mistakes that show as a failure ---------------------------------------------------------------------------------
-def recognise(failure: RunFailure) -> Sequence[str]:
-    """A `recognise_failure`: the keys of all hints that fit, by the text in which the engine describes a failure."""
-    if failure.kind == "hang" and failure.text.startswith("every rank waits"):
-        is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
-        if is_in_send == is_in_recv:  # some ranks wait in a send and others in a receive, so neither came first
-            return []
-        return ["sends_first" if is_in_send else "receives_first"]
-    # The engine says "rank 0 sends float32 x 4, rank 1 expects float32 x 5" where two ranks disagree about a message.
-    dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text)
-    if failure.kind == "mismatch" and dtypes:
-        return ["sizes_differ"] if len(set(dtypes)) == 1 else []  # with one dtype only the sizes can differ
-    return ["sends_to_itself"] if is_to_itself(failure) else []
-
-
 def is_to_itself(failure: RunFailure) -> bool:
     """Whether a rank named itself as its peer, which the ranks' engine refuses, as does torch in its blocking send."""
     return re.search(r"to or from itself|should not be the same as the rank", failure.text) is not None

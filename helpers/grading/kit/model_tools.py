@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from helpers.grading.cases import CaseGenerator
+from helpers.grading.task import CaseGenerator
 
 MAX_SHOWN = 80  # characters of a value that a sentence shows
 

@@ -21,12 +21,11 @@ from typing import Any
 
 import torch
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import is_number, is_same_answer, run_questions
 from helpers.grading.kit.comparisons import expect, shortened, with_rule
 from helpers.grading.kit.model_tools import simplified
 from helpers.grading.memory import LAB
-from helpers.grading.task import JudgedWorld, Judgement, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 
 words = LAB.messages

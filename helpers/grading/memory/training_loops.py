@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.memory import LAB
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, with_layout
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 

@@ -26,12 +26,11 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import question_task, shortened, simplified
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import JudgedWorld, Judgement, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline

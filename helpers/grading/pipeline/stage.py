@@ -28,14 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
 from helpers.grading.kit.messages import RETURNED, is_to_itself, run_each_call, worlds_of_calls
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.schedules import Action
 
 words = LAB.messages

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task
 from helpers.grading.profiling import LAB
+from helpers.grading.task import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages

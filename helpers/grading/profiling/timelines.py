@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task, run_questions
 from helpers.grading.kit.model_tools import shortened
 from helpers.grading.profiling import LAB
-from helpers.grading.task import RankContext
+from helpers.grading.task import CaseGenerator, RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages

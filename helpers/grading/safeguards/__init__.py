@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 
+from helpers.grading.run_on_ranks import WORK_FOLDER
 from helpers.grading.safeguards import audit_rules, cleanup, limits
-
-WORK_FOLDER = "room"  # the folder in which the function works on all of its ranks; it lies in the folder of the ranks
 
 
 @contextlib.contextmanager
@@ -45,12 +43,3 @@ def applied() -> Iterator[None]:
         has_threads_left = cleanup.end_started()
         settings.put_back()
         rank.spent = has_threads_left or snapshot.has_changed()
-
-
-def remove_work_folder(folder: str | None) -> None:
-    """Delete what a function wrote in its work folder, after a run.
-
-    folder: the one of the ranks on which it ran, None if they have none. The notebook's own process calls this.
-    """
-    if folder is not None:
-        shutil.rmtree(os.path.join(folder, WORK_FOLDER), ignore_errors=True)

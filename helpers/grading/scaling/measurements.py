@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
+from helpers.grading.task import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml

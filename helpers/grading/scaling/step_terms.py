@@ -13,10 +13,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
 from helpers.grading.scaling.planning import operations_per_token
+from helpers.grading.task import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml

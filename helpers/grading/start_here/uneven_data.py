@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.kit.model_tools import simplified
 from helpers.grading.start_here import LAB
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
 
 words = LAB.messages
 

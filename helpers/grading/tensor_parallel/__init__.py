@@ -25,6 +25,6 @@ LAB = Lab(
         "forward_only.HEADS",
         "vocab_loss.CROSS_ENTROPY",
     ),
-    in_chapter=("forward_only.MLP", "forward_only.TOKEN_LOSS", "forward_only.NORM_OF_ALL"),
+    in_chapter=("forward_only.MLP", "forward_only.TOKEN_LOSS", "forward_only.NORM"),
     forbids=(*DTENSOR, "torch.distributed.nn", "torch.distributed._functional_collectives"),
 )

@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import (
     expect,
     expect_num_calls,
@@ -33,7 +32,7 @@ from helpers.grading.kit.comparisons import (
     expect_tensor,
     is_lone_rank_without_messages,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import by_case_number
 from helpers.learner.words import Words
@@ -236,7 +235,7 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
             yield expect(log.payload_bytes() <= NUMBER_BYTES, words["more_than_one_number"], rank=rank)
 
 
-NORM_OF_ALL = Task(
+NORM = Task(
     key="07.norm",
     signature="norm_of_all(gradients, copies)",
     make_inputs=make_norm,

@@ -25,9 +25,8 @@ from typing import Any
 
 import torch
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect_tensor
-from helpers.grading.task import Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, Judgement, RankContext, Task, Variations
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
 from helpers.grading.whiteboard import LAB
 
 words = LAB.messages

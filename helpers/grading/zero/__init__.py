@@ -17,7 +17,7 @@ from helpers.grading.registry import DTENSOR, FSDP, Lab
 LAB = Lab(
     number="08",
     topic="zero",
-    tasks=("shards.SHARD", "stage1.STAGE_1", "stage2.STAGE_2", "stage3.STAGE_3", "shards.RESUME", "cost.COST"),
+    tasks=("shards.SHARD", "stage1.STAGE1", "stage2.STAGE2", "stage3.STAGE3", "shards.RESUME", "cost.COST"),
     in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
     forbids=(*FSDP, "torch.distributed.optim", *DTENSOR, "torch.distributed.algorithms", "torch.nn.parallel"),
 )

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Rule, question_task
+from helpers.grading.task import CaseGenerator
 from helpers.grading.zero import LAB
 
 words = LAB.messages

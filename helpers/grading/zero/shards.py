@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
@@ -37,7 +36,7 @@ from helpers.grading.kit.comparisons import (
     with_rule,
 )
 from helpers.grading.kit.model_tools import MemoryMeter, simplified
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes

@@ -26,11 +26,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit.comparisons import expect, is_close, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.histories import History, judge_history, named_copies
 from helpers.grading.kit.model_tools import GradientDescent
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import (
+    CaseGenerator,
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+    with_layout,
+)
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     expect_calls_and_bytes,
@@ -214,7 +222,7 @@ def recognise_failure(failure: RunFailure) -> list[str]:
     return ["no_grad_forgotten"] if "in-place operation" in failure.text else []
 
 
-STAGE_1 = Task(
+STAGE1 = Task(
     key="08.stage1",
     signature="Zero1(parameters, make_optimizer)",
     make_inputs=make_stage1,

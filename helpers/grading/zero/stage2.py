@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
     expect,
@@ -36,7 +35,7 @@ from helpers.grading.kit.comparisons import (
     with_rule,
 )
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,
@@ -266,7 +265,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
                 yield from with_rule(rule, expect_shard(what, mean, shard, place, rank=rank))
 
 
-STAGE_2 = Task(
+STAGE2 = Task(
     key="08.stage2",
     signature="scatter_gradients(parameters)",
     make_inputs=make_stage2,

@@ -28,10 +28,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect, expect_tensor, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,
@@ -221,7 +220,7 @@ ERRORS = {  # key of a hint -> what stands in the error of torch that this mista
     "gradients_miscounted": "returned an incorrect number of gradients",
     "shapes_do_not_fit": "shapes cannot be multiplied",
 }
-STAGE_3 = Task(
+STAGE3 = Task(
     key="08.stage3",
     signature="sharded_linear(x, shard, shape)",
     make_inputs=make_stage3,
@@ -280,7 +279,7 @@ def judge_forward(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 STAGE3_FORWARD = dataclasses.replace(
-    STAGE_3,
+    STAGE3,
     key="08.stage3_forward",
     signature="stage3_forward(ctx, x, shard, shape)",
     variations=Variations(sizes=("uneven", "even"), dtypes=("float64", "float32")),

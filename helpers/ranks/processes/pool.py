@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.learner.words import Words
 from helpers.ranks.board.board import CALLS_SUFFIX, NEW_GROUP
@@ -47,7 +47,9 @@ from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import folder_prefix, load_per_core, shared_folder
 from helpers.ranks.processes.spec import BASE_SEED, process_seed, rank_spec, torchrun_variables
 from helpers.ranks.wire.rules import rules_named
-from helpers.specs import Link, Nodes
+
+if TYPE_CHECKING:
+    from helpers.specs import Link, Nodes
 
 START_LIMIT = 60.0  # seconds for ranks to meet
 SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is must be ended, see `_end_silent`

@@ -8,7 +8,7 @@ const FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,s
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-// ---- words with braces to fill, as in helpers/learner/words/text.py: {name}, and {names:* and } for a list
+// ---- words with braces to fill, as in helpers/learner/words/__init__.py: {name}, and {names:* and } for a list
 
 const fill = (text, values) => text.replace(/\{(\w+)(?::\*([^}]*))?\}/g, (_, name, between) =>
   between === undefined ? values[name] : values[name].join(between));

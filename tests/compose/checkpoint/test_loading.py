@@ -10,7 +10,7 @@ from helpers.chapters.fault_tolerance import DAMAGED, flip_bit
 from helpers.compose.checkpoint import newest, step_folder
 from helpers.compose.checkpoint.loading import problem_of
 from helpers.compose.checkpoint.manifest import MANIFEST
-from helpers.learner.words.text import use_language
+from helpers.learner.words import use_language
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, trainer_of
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.devices.uninitialized_memory import FillUninitialized
+from helpers.devices import FillUninitialized
 from helpers.grading.kit.comparisons import (
     describe_tensor,
     expect_equal,

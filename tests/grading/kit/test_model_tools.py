@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.grading import tasks_of
-from helpers.grading.cases import Case, CaseGenerator
 from helpers.grading.kit import model_tools
+from helpers.grading.task import Case, CaseGenerator
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -26,7 +26,7 @@ SLEEP = ["sleep", f"86399.{os.getpid()}"]  # known by its seconds
 
 @pytest.fixture(scope="session")
 def own():
-    with Ranks(3, device="cpu", quiet=True, apart=run_on_ranks.__name__) as ranks:
+    with Ranks(3, device="cpu", quiet=True, apart=run_on_ranks.GRADER_MODULE) as ranks:
         yield ranks
 
 

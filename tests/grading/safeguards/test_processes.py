@@ -103,7 +103,7 @@ def test_who_ends_the_process_ends_no_other(function, end, run, next_works):
 def test_every_world_comes_back_after_the_parent_was_killed(own):
     for size in (1, 3):
         own[:size].run(os.getpid)
-    os.kill(process.zygote(run_on_ranks.__name__).process.pid, 9)
+    os.kill(process.zygote(run_on_ranks.GRADER_MODULE).process.pid, 9)
     psutil.wait_procs([psutil.Process(pid) for pid in own.pids if psutil.pid_exists(pid)], timeout=10)
     for size in (1, 2, 3):
         assert len(own[:size].run(os.getpid)) == size

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from helpers.devices.uninitialized_memory import FillUninitialized, fill_value
+from helpers.devices import FillUninitialized, fill_value
 
 MAKERS = [
     lambda: torch.empty(3),
