@@ -9,7 +9,7 @@ on a card of the bank, or listed under `given`, with who states it. `dialogue_ht
 as HTML. `Words` is a text in two languages, with the fields en and zh.
 
     id, title, minutes      the id is the name of the file
-    given                   interviewer, candidate: numbers that they state; published: {says: [...], source, url}
+    given                   says (numbers), by: interviewer or candidate, who states them, or {source, url}
     turns                   who, text; optional are `interrupts: true` and `board: {head: [...], rows: [[...], ...]}`
     scorecard               criterion, evidence (quoted from a candidate's turn), mark, comment
     level, why              what the interviewer recommends
@@ -22,22 +22,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from helpers.interview.bank_file import (
-    line_of,
-    one_of,
-    read_as_is,
-    read_check,
-    read_items,
-    read_record,
-    read_string,
-    read_strings,
-    read_text,
-)
 from helpers.interview.cards import LEVELS, Check, Publication
 from helpers.learner.words import Words, book
-from helpers.learner.yaml_file import read_yaml
+from helpers.learner.yaml_file import AnyWords, check, read_record, read_yaml
 
 FOLDER = Path(__file__).parent / "dialogues"
 INTERVIEWER, CANDIDATE = SPEAKERS = ("interviewer", "candidate")
@@ -50,10 +39,20 @@ words = book("dialogue")  # what the players say, by name: learner/words/dialogu
 # -- what a dialogue consists of -------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Whiteboard:
-    """A small table beside a turn. head: the titles of the columns, or () where the rows need none."""
+    """A small table beside a turn. head: the titles of the columns, or () where the rows need none.
 
-    rows: tuple[tuple[Words, ...], ...]
-    head: tuple[Words, ...] = ()
+    Short rows are filled up with empty cells before their last one, which is the result.
+    """
+
+    rows: tuple[tuple[AnyWords, ...], ...]
+    head: tuple[AnyWords, ...] = ()
+
+    def __post_init__(self) -> None:
+        width, empty = max(map(len, self.rows)), Words.of("")
+        if self.head and len(self.head) != width:
+            raise ValueError(f"`head` has {len(self.head)} cells, but a row has {width}; give each a title")
+        rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in self.rows)
+        object.__setattr__(self, "rows", rows)  # the dataclass is frozen
 
     def lines(self, language: str) -> list[list[str]]:
         """Every row as texts in one language, the head first where there is one."""
@@ -64,7 +63,7 @@ class Whiteboard:
 class DialogueTurn:
     """What one person says. who: "interviewer" or "candidate". interrupts: whether it changes what was agreed."""
 
-    who: str
+    who: Literal[*SPEAKERS]
     text: Words
     board: Whiteboard | None = None
     interrupts: bool = False
@@ -81,8 +80,15 @@ class ScorecardNote:
 
     criterion: Words
     evidence: Words
-    mark: str
+    mark: Literal[*MARKS]
     comment: Words
+
+
+def _read_source(value: Any, where: str, name: str) -> str | Publication:
+    """Who states numbers: a speaker, or a publication with its source and url."""
+    if isinstance(value, dict):
+        return read_record(Publication, value, where, name)
+    return check(value in SPEAKERS, value, where, name, f"it must be {' or '.join(SPEAKERS)}, or a publication")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +96,7 @@ class GivenNumbers:
     """Numbers that no function computes. by: "interviewer", "candidate" (a choice or an assumption), or a source."""
 
     says: tuple[str, ...]
-    by: str | Publication
+    by: Annotated[str | Publication, _read_source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +125,17 @@ class Dialogue:
     given: tuple[GivenNumbers, ...]
     turns: tuple[DialogueTurn, ...]
     scorecard: tuple[ScorecardNote, ...]
-    level: str
+    level: Literal[*LEVELS]
     why: Words
     verify: tuple[Check, ...]
     where: str = ""
+
+    def __post_init__(self) -> None:
+        for number, turn in enumerate(self.turns, start=1):
+            if turn.who != (expected := SPEAKERS[(number - 1) % 2]):
+                raise ValueError(f"turn {number} is the {expected}'s; the two speak alternately")
+            if turn.interrupts and turn.who != INTERVIEWER:
+                raise ValueError(f"turn {number} is the candidate's, and only the interviewer interrupts")
 
     def steps(self) -> Iterator[DialogueStep]:
         """The turns in their order, then the scorecard."""
@@ -164,82 +177,7 @@ def dialogue(name: str, language: str | None = None, folder: Path = FOLDER) -> D
 @functools.lru_cache(maxsize=16)
 def _load(path: Path, state: tuple[int, int]) -> Dialogue:
     """The dialogue of a file. `state` is its time and size: a file that has not changed is not read again."""
-    fields = read_yaml(path)
-    where, record = read_record(fields, DIALOGUE_READERS, line_of(fields, path.name), "dialogue")
-    if record["id"] != path.stem:
-        raise ValueError(f"{where}: `id` is {record['id']!r} but the file is named {path.name}")
-    return Dialogue(where=f"{path.name} ({record['id']})", **record)
-
-
-# -- readers of fields: each gets (value, where, name of the field) --------------------------------------------------
-def _read_cell(value: Any, where: str, name: str) -> Words:
-    """A cell of a whiteboard: a text in both languages, or one that is the same in both, such as arithmetic."""
-    return read_text(value, where, name) if isinstance(value, dict) else Words.of(str(value))
-
-
-def _read_row(value: Any, where: str, name: str) -> tuple[Words, ...]:
-    return tuple(_read_cell(cell, where, name) for cell in read_items(value, where, name))
-
-
-def _read_board(value: Any, where: str, name: str) -> Whiteboard:
-    """A whiteboard, of which every row has the same number of cells, except that short rows are filled up."""
-    readers = {"rows": lambda rows, *at: tuple(_read_row(row, *at) for row in read_items(rows, *at)), "head": _read_row}
-    where, record = read_record(value, readers, line_of(value, where.split(" ")[0]), "whiteboard", optional=("head",))
-    width = max(map(len, record["rows"]))
-    if record.get("head") and len(record["head"]) != width:
-        raise ValueError(f"{where}: `head` has {len(record['head'])} cells, but a row has {width}; give each a title")
-    empty = Words.of("")
-    rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in record["rows"])  # the result stays last
-    return Whiteboard(rows=rows, head=record.get("head", ()))
-
-
-def _read_interrupts(value: Any, where: str, name: str) -> bool:
-    if value is not True:
-        raise ValueError(f"{where}: `interrupts` is {value!r}; write true, or leave it out")
-    return value
-
-
-def _read_turns(value: Any, where: str, name: str) -> tuple[DialogueTurn, ...]:
-    """The turns. Raises ValueError where a candidate interrupts, or where one person has two turns in a row."""
-    turns, file = [], where.split(" ")[0]
-    for fields in read_items(value, where, name):
-        at, record = read_record(fields, TURN_READERS, line_of(fields, file), "turn", optional=("board", "interrupts"))
-        turn = DialogueTurn(**record)
-        if turn.who != SPEAKERS[len(turns) % 2]:
-            raise ValueError(f"{at}: it is the {SPEAKERS[len(turns) % 2]}'s turn; the two speak alternately")
-        if turn.interrupts and turn.who != INTERVIEWER:
-            raise ValueError(f"{at}: only the interviewer interrupts")
-        turns.append(turn)
-    return tuple(turns)
-
-
-def _read_scorecard(value: Any, where: str, name: str) -> tuple[ScorecardNote, ...]:
-    file = where.split(" ")[0]
-    items = read_items(value, where, name)
-    return tuple(ScorecardNote(**read_record(one, NOTE_READERS, line_of(one, file), "note")[1]) for one in items)
-
-
-def _read_given(value: Any, where: str, name: str) -> tuple[GivenNumbers, ...]:
-    """The given numbers, one record per speaker and per source."""
-    readers = {**dict.fromkeys(SPEAKERS, read_strings), "published": read_items}
-    _, record = read_record(value, readers, where, "list under `given`", optional=tuple(readers))
-    stated = [GivenNumbers(says=record[who], by=who) for who in SPEAKERS if who in record]
-    return (*stated, *(_read_published(fields, where) for fields in record.get("published", ())))
-
-
-def _read_published(fields: Any, where: str) -> GivenNumbers:
-    readers = {"says": read_strings, "source": read_string, "url": read_string}
-    _, record = read_record(fields, readers, where, "published number")
-    return GivenNumbers(says=record["says"], by=Publication(source=record["source"], url=record["url"]))
-
-
-def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
-    return tuple(read_check(item, where) for item in read_items(value, where, name))
-
-
-TURN_READERS = {"who": one_of(*SPEAKERS), "text": read_text, "board": _read_board, "interrupts": _read_interrupts}
-NOTE_READERS = {"criterion": read_text, "evidence": read_text, "mark": one_of(*MARKS), "comment": read_text}
-DIALOGUE_READERS = {
-    "id": read_string, "title": read_text, "minutes": read_as_is, "given": _read_given, "turns": _read_turns,
-    "scorecard": _read_scorecard, "level": one_of(*LEVELS), "why": read_text, "verify": _read_verify,
-}  # fmt: skip
+    one = read_record(Dialogue, read_yaml(path), path.name)
+    if one.id != path.stem:
+        raise ValueError(f"{one.where}: `id` is {one.id!r} but the file is named {path.name}")
+    return one

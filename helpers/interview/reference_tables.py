@@ -8,8 +8,7 @@
 Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run each claim, code and
 answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in two languages, with
 the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an answer. `where` is file,
-line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to its reader. The lambda
-in calls of `read_entries` returns the names that no other entry may have; `name` is the field whose value errors quote.
+line and name of an entry, for errors.
 """
 
 from __future__ import annotations
@@ -21,21 +20,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from helpers.interview.bank_file import (
-    CHINESE,
-    one_of,
-    read_as_is,
-    read_code,
-    read_entries,
-    read_items,
-    read_record,
-    read_shown_by,
-    read_string,
-    read_strings,
-    read_text,
-)
 from helpers.interview.card_html import (
     BOX,
     both_languages,
@@ -45,8 +31,9 @@ from helpers.interview.card_html import (
     shown_html,
     table,
 )
-from helpers.interview.cards import NotebookCell, Publication, function_named, has_number, rounds_to
+from helpers.interview.cards import NotebookCell, ShownBy, function_named, has_number, rounds_to
 from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.yaml_file import CHINESE, Code, check, read_list
 
 FOLDER = Path(__file__).parent
 CODE = (  # JupyterLab would break a line within a word
@@ -65,9 +52,13 @@ class Term:
     term: str
     zh: tuple[str, ...]
     says: Words
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     also: tuple[str, ...] = ()
     where: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.zh:
+            raise ValueError("`zh` is empty; give the usual Chinese term")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,7 +91,7 @@ class Glossary(tuple[Term, ...]):
 
 def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> Glossary | Term:
     """All terms, or the one called `word` in either language. Raises ValueError, with similar ones, for another."""
-    entries = read_entries(Path(file), "terms", _read_term, lambda term: [term.term, *term.also])
+    entries = read_list(Path(file), "terms", Term, lambda term: [term.term, *term.also])
     terms = Glossary(sorted(entries, key=lambda term: term.chapter))
     if word is None:
         return terms
@@ -110,13 +101,6 @@ def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> 
     near = difflib.get_close_matches(str(word).casefold(), by_name, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "glossary() shows all words"
     raise ValueError(f"{word!r} is not in the glossary; {hint}")
-
-
-def _read_term(fields: Any, where: str) -> Term:
-    where, values = read_record(fields, TERM_READERS, where, "term", optional=("also",), name="term")
-    if not values["zh"]:
-        raise ValueError(f"{where}: `zh` is empty; give the usual Chinese term")
-    return Term(where=where, **values)
 
 
 def _chapter_html(chapter: str, terms: list[Term]) -> str:
@@ -161,8 +145,12 @@ class Myth:
     truth: Words
     run: str
     finds: tuple[MythNumber, ...]
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     where: str = ""
+
+    def __post_init__(self) -> None:
+        if self.run and not any(number.claimed is not None for number in self.finds):
+            raise ValueError("no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be")
 
     def refute(self, ranks: Any) -> Refutation:
         """Run it on a pool of four ranks (`helpers.ranks.Ranks(4)`)."""
@@ -235,23 +223,7 @@ class Myths(tuple[Myth, ...]):
 
 def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
     """The claims of `myths.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return Myths(read_entries(Path(file), "myths", _read_myth, lambda myth: [myth.id]))
-
-
-def _read_myth(fields: Any, where: str) -> Myth:
-    where, values = read_record(fields, MYTH_READERS, where, "myth", name="id")
-    if not any(number.claimed is not None for number in values["finds"]):
-        raise ValueError(
-            f"{where}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
-        )
-    return Myth(where=where, **values)
-
-
-def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
-    what, optional = "number under `finds`", ("claimed", "tolerance")
-    items = read_items(value, where, name)
-    records = [read_record(one, NUMBER_READERS, where, what, optional=optional) for one in items]
-    return tuple(MythNumber(**values) for _, values in records)
+    return Myths(read_list(Path(file), "myths", Myth))
 
 
 def _myth_html(myth: Myth) -> str:
@@ -272,17 +244,17 @@ class OldPost:
     """
 
     id: str
-    old: str
-    today: str
+    old: Code
+    today: Code
     why: Words
     chapter: str
-    runs: str
-    proof: str
-    setup: str = ""
+    runs: Literal["process", "ranks", "torchrun"]
+    proof: Code
+    setup: Code = ""
     launch: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
-    gone: str = ""
-    warns: str = ""
+    gone: Code = ""
+    warns: Code = ""
     needs: str = ""
     since: str = ""
 
@@ -306,12 +278,7 @@ class OldPosts(tuple[OldPost, ...]):
 
 def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
     """The rows of `old_posts.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return OldPosts(read_entries(Path(file), "posts", _read_post, lambda post: [post.id]))
-
-
-def _read_post(fields: Any, where: str) -> OldPost:
-    _, values = read_record(fields, POST_READERS, where, "post", optional=OPTIONAL_IN_POST, name="id")
-    return OldPost(**values)
+    return OldPosts(read_list(Path(file), "posts", OldPost))
 
 
 def _post_rows(post: OldPost) -> str:
@@ -336,6 +303,14 @@ COLUMN_WIDTHS = {  # "": the number of the item
 }  # fmt: skip
 
 
+def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
+    """ "S1 S3" as a tuple of documents."""
+    documents = tuple(str(value).split())
+    is_right = bool(documents) and not set(documents) - set(DOCUMENTS)
+    check(is_right, value, where, name, f"name documents of {', '.join(DOCUMENTS)}")
+    return documents
+
+
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One line, number or rule of the documents.
@@ -346,12 +321,18 @@ class Item:
     """
 
     n: int
-    of: tuple[str, ...]
-    answer: str
+    of: Annotated[tuple[str, ...], _read_documents]
+    answer: Literal[*EVIDENCE]
     shown: tuple[str, ...]
     says: Words  # what is right
-    printed: str = ""
+    printed: Code = ""
     topic: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.printed) == bool(self.topic):
+            raise ValueError("give `printed`, the document's own words, or `topic`, ours, and not both")
+        if not any(_is_evidence(self.answer, one) for one in self.shown):
+            raise ValueError(f"`{self.answer}` needs a {EVIDENCE[self.answer] or 'place'} under `shown`")
 
 
 class Items(tuple[Item, ...]):
@@ -377,26 +358,8 @@ def sources(document: str | None = None, file: Path = FOLDER / "sources.yaml") -
     """The items of one document ("S2"), or all. Raises ValueError with file and line where one is wrong."""
     if document not in (None, *DOCUMENTS):
         raise ValueError(f"there is no document {document!r}; the documents are {', '.join(DOCUMENTS)}")
-    items = read_entries(Path(file), "items", _read_item, lambda item: [str(item.n)])
+    items = read_list(Path(file), "items", Item)
     return Items(item for item in items if document in (None, item.of[0]))
-
-
-def _read_item(fields: Any, where: str) -> Item:
-    where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
-    _, values = read_record(fields, ITEM_READERS, where, "source's item", optional=("printed", "topic"))
-    if ("printed" in values) == ("topic" in values):
-        raise ValueError(f"{where}: give `printed`, the document's own words, or `topic`, ours, and not both")
-    if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
-        raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
-    return Item(**values)
-
-
-def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
-    """ "S1 S3" as a tuple of documents."""
-    documents = tuple(str(value).split())
-    if not documents or set(documents) - set(DOCUMENTS):
-        raise ValueError(f"{where}: `of` is {value!r}; name documents of {', '.join(DOCUMENTS)}")
-    return documents
 
 
 def _is_evidence(answer: str, shown: str) -> bool:
@@ -417,26 +380,3 @@ def _item_row(item: Item) -> str:
     parts = (document, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
     cells = "".join(f'<td style="{SOURCE_CELL}">{part}</td>' for part in parts)
     return f'<tr id="item-{item.n}"><td style="{SOURCE_CELL}">{item.n}</td>{cells}</tr>'
-
-
-# -- the fields of each file -----------------------------------------------------------------------------------------
-TERM_READERS = {
-    "term": read_string, "zh": read_strings, "says": read_text, "shown_by": read_shown_by, "also": read_strings,
-}  # fmt: skip
-MYTH_READERS = {
-    "id": read_string, "claim": read_text, "truth": read_text, "run": read_string, "finds": _read_finds,
-    "shown_by": read_shown_by,
-}  # fmt: skip
-NUMBER_READERS = {
-    "name": read_string, "value": read_as_is, "says": read_string, "claimed": read_as_is, "tolerance": read_as_is,
-}  # fmt: skip
-OPTIONAL_IN_POST = ("setup", "launch", "prints", "gone", "warns", "needs", "since")
-POST_READERS = {
-    **dict.fromkeys(("id", "old", "today"), read_code), "why": read_text, "chapter": read_code,
-    "runs": one_of("process", "ranks", "torchrun"), "proof": read_code, "setup": read_code, "launch": read_strings,
-    "prints": read_strings, **dict.fromkeys(("gone", "warns", "needs", "since"), read_code),
-}  # fmt: skip
-ITEM_READERS = {
-    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE),
-    "shown": read_strings, "says": read_text,
-}  # fmt: skip

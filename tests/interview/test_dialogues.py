@@ -205,12 +205,12 @@ def dialogue_folder():
     ("old", "new", "sentence"),
     [
         ("id: rl-30b", "id: other", "`id` is 'other' but the file is named rl-30b.yaml"),
-        ("who: candidate", "who: interviewer", "it is the candidate's turn"),
+        ("who: candidate", "who: interviewer", "turn 2 is the candidate's; the two speak alternately"),
         ("who: candidate", "interrupts: true\n    who: candidate", "only the interviewer interrupts"),
         ("interrupts: true", "interrupts: 1", "write true, or leave it out"),
         ("mark: strong", "mark: great", "it must be one of strong, adequate, weak"),
         ("level: senior", "level: boss", "it must be one of junior, senior, staff"),
-        ("      zh: 单池简单", "      zz: 单池简单", "`text` must hold `en:` and `zh:`"),
+        ("      zh: 单池简单", "      zz: 单池简单", "`turns.text` must hold `en:` and `zh:`"),
         ("call: helpers.interview.cards.evaluate", "call: os.getcwd", "must be a dotted name under helpers."),
     ],
 )
