@@ -1,12 +1,13 @@
-"""Reads the worked interviews: dialogues of ten minutes, in which a candidate answers a question of system design.
+"""Reads and shows the worked interviews, dialogues of ten minutes in which a candidate designs a system.
 
-    dialogue("pretrain-70b").steps()     what a player shows; before a candidate's turn it asks the learner first
+    dialogue("pretrain-70b").steps()                  what a player shows; before a candidate's turn it asks the learner
+    write_page(dialogue("rl-30b"), "rl-30b.html")     one file, which needs no other; print it from a browser
 
 A dialogue is a file in `dialogues/`. Its turns alternate between interviewer and candidate, and two turns of the
 interviewer interrupt: they change what was agreed. A turn may have a whiteboard, which is a small table. After the last
 turn comes the scorecard, which is what the interviewer wrote down. Every number is either computed under `verify`, as
-on a card of the bank, or listed under `given`, with who states it. `dialogue_html.py` shows a dialogue as text and
-as HTML. `Words` is a text in two languages, with the fields en and zh.
+on a card of the bank, or listed under `given`, with who states it. `Words` is a text in two languages, with the fields
+en and zh, and `lang` is "en" or "zh".
 
     id, title, minutes      the id is the name of the file
     given                   says (numbers), by: interviewer or candidate, who states them, or {source, url}
@@ -14,18 +15,38 @@ as HTML. `Words` is a text in two languages, with the fields en and zh.
     scorecard               criterion, evidence (quoted from a candidate's turn), mark, comment
     level, why              what the interviewer recommends
     verify                  as on a card, see bank/FORMAT.md
+
+The colours of a dialogue as HTML are those of the page around it, so it can be read in dark and in light mode, and on a
+site that keeps no styles it still is headings, paragraphs and tables.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from helpers.interview.cards import LEVELS, Check, Publication
+from helpers.interview.cards import words as quiz_words
+from helpers.learner.document import (
+    Element,
+    bold,
+    element,
+    heading,
+    html_of,
+    joined,
+    link,
+    marked,
+    page,
+    paragraph,
+    section,
+    small,
+    table,
+)
 from helpers.learner.words import Words, book
+from helpers.learner.words import language as chosen_language
 from helpers.learner.yaml_file import AnyWords, check, read_record, read_yaml
 
 FOLDER = Path(__file__).parent / "dialogues"
@@ -34,6 +55,12 @@ MARKS = ("strong", "adequate", "weak")
 # The order in which they are listed: from the plain question to the search for a fault. A new file comes after these.
 ORDER = ("pretrain-70b", "experts-1024", "rl-30b", "mfu-fell-8")
 words = book("dialogue")  # what the players say, by name: learner/words/dialogue.yaml
+
+CELL = "text-align:left;vertical-align:top;padding:.15em 1.4em .15em 0;border-bottom:1px solid rgba(128,128,128,.4)"
+LINE = "border-left:4px solid rgba(128,128,128,{shade});padding:.1em 0 .1em 1em;margin:.9em 0"
+SAID, NOWRAP = "margin:.2em 0", ";white-space:nowrap"
+SHORT = 12  # characters
+NOTE_COLUMNS = ("criterion", "evidence", "mark", "comment")
 
 
 # -- what a dialogue consists of -------------------------------------------------------------------------------------
@@ -54,9 +81,10 @@ class Whiteboard:
         rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in self.rows)
         object.__setattr__(self, "rows", rows)  # the dataclass is frozen
 
-    def lines(self, language: str) -> list[list[str]]:
-        """Every row as texts in one language, the head first where there is one."""
-        return [[cell.in_(language) for cell in row] for row in ((self.head,) if self.head else ()) + self.rows]
+    def lines(self, language: str, *, has_head: bool = True) -> list[list[str]]:
+        """Every row as texts in one language. has_head: the head first, if there is one."""
+        head = [self.head] if self.head and has_head else []
+        return [[cell.in_(language) for cell in row] for row in (*head, *self.rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,3 +209,93 @@ def _load(path: Path, state: tuple[int, int]) -> Dialogue:
     if one.id != path.stem:
         raise ValueError(f"{one.where}: `id` is {one.id!r} but the file is named {path.name}")
     return one
+
+
+# -- plain text ------------------------------------------------------------------------------------------------------
+def speaker(turn: DialogueTurn, lang: str) -> str:
+    """Who speaks, and that it is an interruption where it is one."""
+    return words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
+
+
+def note_rows(one: Dialogue, lang: str) -> list[list[str]]:
+    """The rows of the scorecard, without its head."""
+    return [
+        [note.criterion.in_(lang), words("quoted", lang, text=note.evidence.in_(lang)), words(note.mark, lang),
+         note.comment.in_(lang)]
+        for note in one.scorecard
+    ]  # fmt: skip
+
+
+def verdict(one: Dialogue, lang: str) -> str:
+    """The level that the interviewer suggests, and why."""
+    return words("verdict", lang, level=quiz_words(one.level, lang), why=one.why.in_(lang))
+
+
+def turn_text(turn: DialogueTurn, lang: str) -> str:
+    """A turn as plain text: who, what is said, and a line for each row of the whiteboard."""
+    rows = turn.board.lines(lang) if turn.board else []
+    lines = ["  " + " | ".join(filter(None, row)) for row in rows]
+    return "\n".join([f"{speaker(turn, lang)}{quiz_words('colon', lang)}{turn.text.in_(lang)}", *lines])
+
+
+def scorecard_text(one: Dialogue, lang: str) -> str:
+    """The scorecard as plain text."""
+    lines = [f"- {' · '.join(row)}" for row in note_rows(one, lang)]
+    return "\n".join([words("scorecard", lang), *lines, verdict(one, lang)])
+
+
+# -- HTML ------------------------------------------------------------------------------------------------------------
+def turn_document(turn: DialogueTurn, lang: str, *, own: str = "") -> Element:
+    """A turn. own: what the learner wrote before it was shown, or ""."""
+    style = LINE.format(shade=".35" if turn.who == INTERVIEWER else ".9")
+    note = paragraph(element("i", words("own_was", lang)), " ", own) if own else None
+    board = turn.board and _table([cell.in_(lang) for cell in turn.board.head], turn.board.lines(lang, has_head=False))
+    said = marked(turn.text.in_(lang))
+    return section(
+        note, paragraph(bold(speaker(turn, lang)), style=SAID), paragraph(said, style=SAID), board, style=style
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Element:
+    """A table of texts, in which a short one, such as a number with its unit, stays on one line."""
+    lines = [[element("td", marked(cell), style=CELL + NOWRAP * (len(cell) <= SHORT)) for cell in row] for row in rows]
+    style = "border-collapse:collapse;margin:.4em 0;font-size:93%"
+    return table(map(marked, head), lines, heads=lambda column: {"style": CELL}, style=style)
+
+
+def scorecard_document(one: Dialogue, lang: str) -> list[Element]:
+    """The scorecard with the level, and below it the sources of the published numbers."""
+    links = joined("; ", [link(source.source, source.url) for source in one.sources])
+    return [
+        heading(words("scorecard", lang), 4),
+        _table([words(f"column.{name}", lang) for name in NOTE_COLUMNS], note_rows(one, lang)),
+        paragraph(bold(marked(verdict(one, lang)))),
+        paragraph(small(words("sources", lang), quiz_words("colon", lang), links)),
+    ]
+
+
+def dialogue_document(one: Dialogue, lang: str) -> Element:
+    """The whole dialogue, from its title to its scorecard."""
+    turns = [turn_document(turn, lang) for turn in one.turns]
+    title = heading(one.title.in_(lang), 3)
+    return section(title, turns, scorecard_document(one, lang), lang=lang, style="max-width:52em")
+
+
+def turn_html(turn: DialogueTurn, lang: str, *, own: str = "") -> str:
+    return turn_document(turn, lang, own=own).html
+
+
+def scorecard_html(one: Dialogue, lang: str) -> str:
+    return html_of(scorecard_document(one, lang))
+
+
+def dialogue_html(one: Dialogue, lang: str) -> str:
+    return dialogue_document(one, lang).html
+
+
+def write_page(one: Dialogue, path: str | Path, language: str | None = None) -> Path:
+    """Write the dialogue as one HTML page to print on A4, and return its path. OSError where it cannot be written."""
+    lang, target = chosen_language(language), Path(path)
+    whole = page(dialogue_document(one, lang), title=one.title.in_(lang), kind="dialogue", lang=lang)
+    target.write_text(whole, encoding="utf-8")
+    return target

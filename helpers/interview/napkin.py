@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from helpers.interview.cards import NumberCall, compute
+from helpers.learner.document import Content, element, heading, page, paragraph, section, table
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
 from helpers.learner.yaml_file import AnyWords, read_record, read_yaml
@@ -26,7 +27,6 @@ from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
 
 FILE = Path(__file__).with_name("napkin.yaml")
-STYLE = Path(__file__).with_name("napkin.css")
 
 
 def gpu(name: str) -> GPU:
@@ -108,20 +108,24 @@ class NapkinSheet:
     @property
     def html(self) -> str:
         """The page as a complete HTML document."""
-        texts = {name: text[self.language] for name, text in _document()["says"].items()}
-        return PAGE.format(
-            language=self.language,
-            style="\n" + STYLE.read_text(encoding="utf-8"),  # on a line of its own
-            formulas="".join(map(self._line, rows("formulas"))),
-            numbers="".join(map(self._line, rows("numbers"))),
-            **{f"say_{name}": escape(text) for name, text in texts.items()},
+        says = {name: text[self.language] for name, text in _document()["says"].items()}
+        return page(
+            heading(says["title"], 1),
+            paragraph(says["subtitle"]),
+            heading(says["formulas"]),
+            table((), map(self._line, rows("formulas"))),
+            heading(says["numbers"]),
+            section(table((), map(self._line, rows("numbers"))), class_="two"),
+            title=says["title"],
+            kind="napkin",
+            lang=self.language,
         )
 
-    def _line(self, row: NapkinRow) -> str:
-        """One line as a row of an HTML table. The classes f, g and v style formula, given values and result."""
-        middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
-        name, value = (escape(text.in_(self.language)) for text in (row.name, row.value.text))
-        return f"<tr><td>{name}{middle}<td class=v>{value}\n"
+    def _line(self, row: NapkinRow) -> list[Content]:
+        """The cells of one line. The classes f, g and v style formula, given values and result."""
+        middle = [element("td", row.formula, class_="f"), element("td", row.given, class_="g")] if row.formula else []
+        value = element("td", row.value.text.in_(self.language), class_="v")
+        return [row.name.in_(self.language), *middle, value]
 
     def __repr__(self) -> str:
         return "\n".join(f"{row.name.in_(self.language)}: {row.value.text.in_(self.language)}" for row in self.rows)
@@ -154,12 +158,3 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(options.output)
     return 0
-
-
-PAGE = """<!doctype html>
-<html lang="{language}"><meta charset="utf-8"><title>{say_title}</title><style>{style}</style>
-<body><h1>{say_title}</h1><p>{say_subtitle}</p>
-<h2>{say_formulas}</h2><table>{formulas}</table>
-<h2>{say_numbers}</h2><div class=two><table>{numbers}</table></div>
-</body></html>
-"""

@@ -14,7 +14,6 @@ line and name of an entry, for errors.
 from __future__ import annotations
 
 import difflib
-import html
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -22,16 +21,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from helpers.interview.card_html import (
-    BOX,
-    both_languages,
-    evidence_link,
-    folded,
-    inline,
-    shown_html,
-    table,
-)
+from helpers.interview.card_html import BOX, both_languages, evidence_link, fold, shown_by
 from helpers.interview.cards import NotebookCell, ShownBy, function_named, has_number, rounds_to
+from helpers.learner.document import (
+    BREAK,
+    Content,
+    Element,
+    bold,
+    code_block,
+    element,
+    joined,
+    link,
+    marked,
+    section,
+    span,
+    table,
+    table_row,
+)
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.yaml_file import CHINESE, Code, check, read_list
 
@@ -86,7 +92,8 @@ class Glossary(tuple[Term, ...]):
         return "\n".join([f"Glossary, words in English and Chinese: {len(self)}", *chapters])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(_chapter_html(chapter, terms) for chapter, terms in self.by_chapter())}</div>"
+        folds = [fold(f"{name} · {len(terms)} words", _term_table(terms)) for name, terms in self.by_chapter()]
+        return section(folds).html
 
 
 def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> Glossary | Term:
@@ -103,18 +110,13 @@ def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> 
     raise ValueError(f"{word!r} is not in the glossary; {hint}")
 
 
-def _chapter_html(chapter: str, terms: list[Term]) -> str:
-    rows = "".join(map(_term_row, terms))
-    return folded(f"{html.escape(chapter)} · {len(terms)} words", f"<table>{rows}</table>")
-
-
-def _term_row(term: Term) -> str:
-    """One row: the English forms, the Chinese ones, or the first of `zh` if all are Latin, and what the term means."""
-    cell = f'<td style="{TOP_LEFT}">'
-    english = html.escape(", ".join((term.term, *term.also)))
-    chinese = html.escape("、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0])
-    says = both_languages(term.says)
-    return f'<tr>{cell}<b>{english}</b></td>{cell}<span lang="zh">{chinese}</span></td>{cell}{says}</td></tr>'
+def _term_table(terms: list[Term]) -> Element:
+    """A row per term: the English forms, the Chinese ones, or the first of `zh` if all are Latin, and what it means."""
+    rows = []
+    for term in terms:
+        chinese = "、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0]
+        rows.append([bold(", ".join((term.term, *term.also))), span(chinese, lang="zh"), both_languages(term.says)])
+    return table((), rows, cells=lambda column: {"style": TOP_LEFT})
 
 
 # -- myths -----------------------------------------------------------------------------------------------------------
@@ -218,7 +220,12 @@ class Myths(tuple[Myth, ...]):
         return "\n".join([f"Widespread claims that a run refutes: {len(self)}", *(f"- {one.claim.en}" for one in self)])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(map(_myth_html, self))}</div>"
+        return self.document.html
+
+    @property
+    def document(self) -> Element:
+        """What a notebook shows."""
+        return section(map(_myth_fold, self))
 
 
 def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
@@ -226,10 +233,10 @@ def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
     return Myths(read_list(Path(file), "myths", Myth))
 
 
-def _myth_html(myth: Myth) -> str:
-    summary = f'<span lang="en">{inline(myth.claim.en)}</span><br><span lang="zh">{inline(myth.claim.zh)}</span>'
-    truths = [f'<div lang="{one}" style="{BOX}">{inline(myth.truth.in_(one))}</div>' for one in LANGUAGES]
-    return folded(summary, f"{''.join(truths)}{shown_html(myth)}")  # it takes anything with a `shown_by`
+def _myth_fold(myth: Myth) -> Element:
+    claim = [span(marked(myth.claim.en), lang="en"), BREAK, span(marked(myth.claim.zh), lang="zh")]
+    truths = [section(marked(myth.truth.in_(one)), lang=one, style=BOX) for one in LANGUAGES]
+    return fold(claim, truths, shown_by(myth.shown_by))
 
 
 # -- old posts -------------------------------------------------------------------------------------------------------
@@ -272,8 +279,9 @@ class OldPosts(tuple[OldPost, ...]):
         return "\n".join([f"Old posts, and today: {len(self)}", *rows])
 
     def _repr_html_(self) -> str:
-        heads = dict.fromkeys(("the post", "today"), "text-align:left;width:50%")
-        return table(heads, map(_post_rows, self), WIDE_TABLE)
+        rows = [one for post in self for one in _post_rows(post)]
+        heads = {"style": "text-align:left;width:50%"}
+        return table(("the post", "today"), rows, heads=lambda column: heads, style=WIDE_TABLE).html
 
 
 def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
@@ -281,12 +289,11 @@ def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
     return OldPosts(read_list(Path(file), "posts", OldPost))
 
 
-def _post_rows(post: OldPost) -> str:
-    codes = "".join(
-        f'<td style="{TOP_LEFT}"><pre style="{CODE}">{html.escape(code)}</pre></td>' for code in (post.old, post.today)
-    )
-    why = both_languages(post.why)
-    return f'<tr>{codes}</tr><tr><td colspan="2" style="text-align:left;padding-bottom:1em">{why}</td></tr>'
+def _post_rows(post: OldPost) -> list[Element]:
+    """The two codes beside each other, and below them why."""
+    codes = [code_block(code, style=CODE) for code in (post.old, post.today)]
+    why = element("td", both_languages(post.why), colspan="2", style="text-align:left;padding-bottom:1em")
+    return [table_row(codes, cells=lambda column: {"style": TOP_LEFT}), table_row([why])]
 
 
 # -- sources ---------------------------------------------------------------------------------------------------------
@@ -350,8 +357,8 @@ class Items(tuple[Item, ...]):
         return "\n".join([f"{len(self)} items: {counts}", *rows])
 
     def _repr_html_(self) -> str:
-        heads = {title: f"{SOURCE_CELL};width:{width}" for title, width in COLUMN_WIDTHS.items()}
-        return table(heads, map(_item_row, self), WIDE_TABLE)
+        widths = [{"style": f"{SOURCE_CELL};width:{width}"} for width in COLUMN_WIDTHS.values()]
+        return table([*COLUMN_WIDTHS], map(_item_row, self), heads=lambda column: widths[column], style=WIDE_TABLE).html
 
 
 def sources(document: str | None = None, file: Path = FOLDER / "sources.yaml") -> Items:
@@ -369,14 +376,11 @@ def _is_evidence(answer: str, shown: str) -> bool:
     return ways[answer]
 
 
-def _item_row(item: Item) -> str:
+def _item_row(item: Item) -> Element:
     """One row of the table of sources: number, what is printed, what is right, how it is answered and where."""
+    document: Content = element("i", marked(item.topic))
     if item.printed:
-        document = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
-    else:
-        document = f"<i>{inline(item.topic)}</i>"
-    links = [(html.escape(text), address) for text, address in map(evidence_link, item.shown)]
-    shown = "<br>".join(f'<a href="{address}">{text}</a>' if address else text for text, address in links)
-    parts = (document, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
-    cells = "".join(f'<td style="{SOURCE_CELL}">{part}</td>' for part in parts)
-    return f'<tr id="item-{item.n}"><td style="{SOURCE_CELL}">{item.n}</td>{cells}</tr>'
+        document = code_block(item.printed, style=f"{CODE};white-space:pre-wrap")
+    links = [link(text, address) if address else text for text, address in map(evidence_link, item.shown)]
+    cells = (str(item.n), document, both_languages(item.says), [bold(item.answer), BREAK, joined(BREAK, links)])
+    return table_row(cells, cells=lambda column: {"style": SOURCE_CELL}, id=f"item-{item.n}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from helpers.commands.broken_jobs import BrokenJob, broken_jobs
-from helpers.interview.cards import UNITS, NumberCall, NotebookCell, ShownBy, compute
+from helpers.interview.cards import UNITS, NotebookCell, NumberCall, ShownBy, compute
 from helpers.learner.words import LANGUAGES, Words, book, use_language
 from helpers.learner.yaml_file import Code, named, read_list
 from helpers.predict.advice import Advice, advise

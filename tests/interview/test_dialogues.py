@@ -10,8 +10,15 @@ import pytest
 
 from helpers.interview import quiz_command
 from helpers.interview.cards import UNITS, check_problems, evaluate, has_number, rounds_to
-from helpers.interview.dialogue_html import dialogue_html, write_page
-from helpers.interview.dialogues import CANDIDATE, INTERVIEWER, MARKS, dialogue, dialogue_names
+from helpers.interview.dialogues import (
+    CANDIDATE,
+    INTERVIEWER,
+    MARKS,
+    dialogue,
+    dialogue_html,
+    dialogue_names,
+    write_page,
+)
 from helpers.learner.words import LANGUAGES
 from tests.test_translations import badly_written
 
@@ -248,7 +255,7 @@ def test_the_page_has_every_turn_and_the_scorecard(one, language, tmp_path):
         assert all(cell in shown for row in (turn.board.lines(language) if turn.board else []) for cell in row)
     assert all(note.comment.in_(language) in shown for note in one.scorecard) and one.why.in_(language) in shown
     assert all(source.url in page for source in one.sources)
-    assert page.startswith("<!doctype html>") and f'<html lang="{language}">' in page
+    assert page.startswith("<!doctype html>") and f'<html lang="{language}" class="dialogue">' in page
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ def test_there_are_twenty_and_each_is_computed_by_the_course(section):
 def test_every_line_stands_on_the_page_with_its_value(language):
     sheet = napkin(language)
     assert sheet.html.count("<tr>") == 40 == len(repr(sheet).splitlines())
-    cells = re.findall(r"<td class=v>(.*)\n", sheet.html)
+    cells = re.findall(r'<td class="v">(.*?)</td>', sheet.html)
     assert cells == [line.value.text.in_(language) for line in sheet.rows]
-    assert f'<html lang="{language}">' in sheet.html and "<iframe" in sheet._repr_html_()
+    assert f'<html lang="{language}" class="napkin">' in sheet.html and "<iframe" in sheet._repr_html_()
 
 
 def test_a_value_follows_what_computes_it(monkeypatch):
