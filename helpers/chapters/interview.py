@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from helpers.draw import Scene, memory_scene
-from helpers.interview.card_html import folded
+from helpers.interview.card_html import fold
 from helpers.interview.cards import NotebookCell
 from helpers.interview.reference_tables import Myth, Myths, Refutation, myths
+from helpers.learner.document import section
 from helpers.learner.words import book
 from helpers.observe.comms import record_comms
 from helpers.predict.advice import Advice, advise
@@ -125,7 +126,7 @@ class Claims:
 
     def _repr_html_(self) -> str:
         summary = f"{len(self.others)} more wrong claims · 另外 {len(self.others)} 条错误的说法"
-        return f"<div>{self.first._repr_html_()}{folded(summary, self.others._repr_html_())}</div>"
+        return section(self.first.document, fold(summary, self.others.document)).html
 
 
 def refuted_line(refutations: Sequence[Refutation]) -> str:

@@ -13,8 +13,7 @@ canvas.csv   for Canvas's Gradebook > Import: Student, ID, SIS User ID, SIS Logi
 An answer in words (`written`) is graded by hand. A flag marks something unusual in a notebook that a teacher should
 read; it takes no points. Attempts are how often a learner ran the check of a task, if their progress file says so.
 
-`results` has one GradedSubmission per learner, and in this file `one` is always one of them. The functions with a
-leading underscore give pieces of HTML, which are joined by line breaks.
+`results` has one GradedSubmission per learner, and in this file `one` is always one of them.
 """
 
 from __future__ import annotations
@@ -22,14 +21,30 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 from helpers.classroom.plain_text import MAX_LISTED, one_line
 from helpers.classroom.results import GradedSubmission, GradedTask, flags_of, flags_summary
 from helpers.classroom.similarity import SimilarPair
 from helpers.classroom.submissions import attempts_summary
-from helpers.learner.words.wrapping import width
+from helpers.learner.document import (
+    Content,
+    Element,
+    code_block,
+    element,
+    folded,
+    heading,
+    link,
+    listed,
+    page,
+    paragraph,
+    section,
+    small,
+    span,
+    strong,
+    table,
+)
+from helpers.learner.words.wrapping import aligned
 from helpers.quantities.units import format_seconds
 
 MARKS = {"passed": "✓", "failed": "✗", "missing": "–", "not graded": "?"}
@@ -40,7 +55,6 @@ LEGEND = {
     "missing": "not in the notebook",
     "not graded": "nothing could be run",
 }
-STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 MAX_PAIRS = 100  # pairs of similar answers that are shown; of any others the report says only how many there are
 MAX_NAME = 40  # characters of a learner's name in the table for the terminal
 MAX_REASON = 160  # characters of a verdict that stand for a reason in the table of reasons
@@ -63,80 +77,91 @@ def report_html(
     isolation_text: how learners' code was isolated. rubrics: the id of a question, such as "03_ddp.explain", to its
     rubric. is_complete: whether the run was not interrupted. pairs: similar answers.
     """
-    parts = [
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>",
-        *_summary(results, isolation_text, is_complete),
-        *_task_map(results, attempts),
-        *_reasons(results),
-        *_to_look_at(results),
-        *_similar_answers(results, pairs),
-        *_written_answers(results, rubrics),
-        *_verdicts(results),
-        "</main></body></html>",
-    ]
-    return "\n".join(parts)
+    return page(
+        element(
+            "main",
+            heading(title, 1),
+            _summary(results, isolation_text, is_complete),
+            _task_map(results, attempts),
+            _reasons(results),
+            _to_look_at(results),
+            _similar_answers(results, pairs),
+            _written_answers(results, rubrics),
+            _verdicts(results),
+        ),
+        title=title,
+        kind="report",
+    )
 
 
-def _summary(results: Sequence[GradedSubmission], isolation_text: str, is_complete: bool) -> Iterator[str]:
+def _summary(results: Sequence[GradedSubmission], isolation_text: str, is_complete: bool) -> Iterator[Element]:
     passed = sum(bool(one.tasks) and all(task.state == "passed" for task in one.tasks) for one in results)
     ungraded = sum(any(task.state == "not graded" for task in one.tasks) or not one.tasks for one in results)
     flagged = sum(bool(flags_of(one)) for one in results)
-    yield f"<p>{len(results)} submissions: {passed} passed every task, {ungraded} could not be graded, {flagged} "
-    yield "have a flag. A flag takes no points.</p>"
+    yield paragraph(
+        f"{len(results)} submissions: {passed} passed every task, {ungraded} could not be graded, {flagged} "
+        "have a flag. A flag takes no points."
+    )
     if not is_complete:
-        yield "<p><strong>The run was interrupted: these are the results so far.</strong> The same command goes on.</p>"
-    yield f"<p class='soft'>{escape(isolation_text)}</p>"
+        interrupted = strong("The run was interrupted: these are the results so far.")
+        yield paragraph(interrupted, " The same command goes on.")
+    yield paragraph(isolation_text, class_="soft")
 
 
-def _task_map(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterator[str]:
+def _task_map(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterator[Element]:
     keys = task_keys(results)
-    yield "<h2 id='map'>Learners and tasks</h2><p class='legend'>"
-    yield " ".join(f"<span class='{_css(s)}'>{MARKS[s]}</span>{escape(text)}." for s, text in LEGEND.items())
-    yield f"<span class='flag'>{FLAG}</span>flagged: read it, below.</p>"
-    yield "<div class='wide'><table><thead><tr>"
-    head = ["learner", "points", *keys, "flags", "attempts"]
-    yield "".join(f"<th scope='col'>{escape(name)}</th>" for name in head) + "</tr></thead><tbody>"
+    yield heading("Learners and tasks", id="map")
+    marks = [[span(MARKS[state], class_=_css(state)), f"{text}. "] for state, text in LEGEND.items()]
+    yield paragraph(marks, span(FLAG, class_="flag"), "flagged: read it, below.", class_="legend")
+    rows = []
     for number, one in enumerate(results):
         tasks = {task.key: task for task in one.tasks}
         own_attempts = attempts.get(one.learner)
-        cells = "".join(_cell(tasks.get(key), own_attempts) for key in keys)
         total = f"{one.points:g} / {one.max_points:g}" if one.tasks else "?"
-        link = f"<a href='#learner-{number}'>{escape(one.name or one.learner)}</a>"
-        flags = escape(flags_summary(flags_of(one), one.more_flags))
-        last = f"<td>{flags}</td><td class='number'>{attempts_summary(own_attempts)}</td>"
-        yield f"<tr><th scope='row'>{link}</th><td class='number'>{total}</td>{cells}{last}</tr>"
-    yield "</tbody></table></div>"
-    yield "<p class='soft'>Attempts are known of those who handed in their progress file; it is their own word.</p>"
+        flags = flags_summary(flags_of(one), one.more_flags)
+        numbers = [element("td", text, class_="number") for text in (total, attempts_summary(own_attempts))]
+        cells = [_cell(tasks.get(key), own_attempts) for key in keys]
+        rows.append([link(_name(one), f"#learner-{number}"), numbers[0], *cells, flags, numbers[1]])
+    yield _wide_table(["learner", "points", *keys, "flags", "attempts"], rows)
+    yield paragraph(
+        "Attempts are known of those who handed in their progress file; it is their own word.", class_="soft"
+    )
 
 
-def _cell(task: GradedTask | None, attempts: Mapping[str, int] | None) -> str:
+def _wide_table(head: Sequence[Content], rows: Iterable[Sequence[Content]]) -> Element:
+    """A table that scrolls sideways on a narrow screen; the first cell of a row is its heading."""
+    return section(table(head, rows, has_row_heads=True), class_="wide")
+
+
+def _name(one: GradedSubmission) -> str:
+    return one.name or one.learner
+
+
+def _cell(task: GradedTask | None, attempts: Mapping[str, int] | None) -> Element:
     """A learner's cell for one task: empty if the learner's lab does not have the task."""
     if task is None:
-        return "<td></td>"
-    text = f"{MARKS[task.state]} {task.points:g}/{task.max_points:g}"
-    if task.flags:
-        text += f" <span class='flag'>{FLAG} {task.flags[0].certainty}</span>"  # the most certain one comes first
+        return element("td")
+    # The most certain flag comes first.
+    flag = [" ", span(f"{FLAG} {task.flags[0].certainty}", class_="flag")] if task.flags else None
     attempted = f" · attempts: {attempts[task.key]}" if attempts else ""
-    title = escape((task.hint or LEGEND[task.state]) + attempted, quote=True)
-    return f"<td class='task {_css(task.state)}' title='{title}'>{text} <small>{escape(task.state)}</small></td>"
+    points = f"{MARKS[task.state]} {task.points:g}/{task.max_points:g}"
+    title = (task.hint or LEGEND[task.state]) + attempted
+    return element("td", points, flag, " ", small(task.state), class_=f"task {_css(task.state)}", title=title)
 
 
-def _reasons(results: Sequence[GradedSubmission]) -> Iterator[str]:
-    yield "<h2 id='why'>What the class finds hard</h2><table><thead><tr><th scope='col'>task</th>"
-    yield "<th scope='col'>passed</th><th scope='col'>why not</th></tr></thead><tbody>"
+def _reasons(results: Sequence[GradedSubmission]) -> Iterator[Element]:
+    yield heading("What the class finds hard", id="why")
     rows = []
     for key in task_keys(results):
         tasks = [task for one in results for task in one.tasks if task.key == key]
         num_passed = sum(task.state == "passed" for task in tasks)
         rows.append((num_passed / len(tasks), key, num_passed, tasks))
+    shown = []
     for _, key, num_passed, tasks in sorted(rows, key=lambda row: row[:2]):  # the hardest task first
         reasons = Counter(_reason(task) for task in tasks if task.state != "passed")
-        items = "".join(f"<li>{count} × {escape(reason)}</li>" for reason, count in reasons.most_common())
-        passed = f"{num_passed} of {len(tasks)}"
-        yield f"<tr><th scope='row'>{escape(key)}</th><td>{passed}</td><td><ul>{items}</ul></td></tr>"
-    yield "</tbody></table>"
+        items = listed(f"{count} × {reason}" for reason, count in reasons.most_common())
+        shown.append([key, f"{num_passed} of {len(tasks)}", items])
+    yield table(["task", "passed", "why not"], shown, has_row_heads=True)
 
 
 def _reason(task: GradedTask) -> str:
@@ -149,21 +174,19 @@ def _reason(task: GradedTask) -> str:
     return lines[1][:MAX_REASON] if len(lines) > 1 else task.text[:MAX_REASON]
 
 
-def _to_look_at(results: Sequence[GradedSubmission]) -> Iterator[str]:
-    yield "<h2 id='look'>To look at yourself</h2>"
-    listed = [(one, *row) for one in results for row in _remarks(one)]
-    if not listed:
-        yield "<p>Nothing.</p>"
+def _to_look_at(results: Sequence[GradedSubmission]) -> Iterator[Element]:
+    yield heading("To look at yourself", id="look")
+    rows = [[_name(one), *remark] for one in results for remark in _remarks(one)]
+    if not rows:
+        yield paragraph("Nothing.")
         return
-    yield "<p>A line here is a reason to read the notebook, not a judgement of the person, and it took no points. "
-    yield "<em>certain</em>: the learner's own line names it. <em>likely</em>: honest answers do not go this way. "
-    yield "<em>look</em>: unusual, and perhaps honest.</p><div class='wide'><table><thead><tr>"
-    yield "".join(f"<th scope='col'>{head}</th>" for head in ("learner", "task", "where", "what", "how sure"))
-    yield "</tr></thead><tbody>"
-    for one, *row in listed:
-        name = f"<th scope='row'>{escape(one.name or one.learner)}</th>"
-        yield f"<tr>{name}{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>"
-    yield "</tbody></table></div>"
+    certain, likely, look = (element("em", name) for name in ("certain", "likely", "look"))
+    yield paragraph(
+        "A line here is a reason to read the notebook, not a judgement of the person, and it took no points. ",
+        certain, ": the learner's own line names it. ", likely, ": honest answers do not go this way. ",
+        look, ": unusual, and perhaps honest.",
+    )  # fmt: skip
+    yield _wide_table(["learner", "task", "where", "what", "how sure"], rows)
 
 
 def _remarks(one: GradedSubmission) -> Iterator[tuple[str, str, str, str]]:
@@ -190,49 +213,52 @@ def _num_unlisted(one: GradedSubmission) -> int:
     return max(0, len(flags_of(one)) - MAX_LISTED) + sum(one.more_flags.values())
 
 
-def _similar_answers(results: Sequence[GradedSubmission], pairs: Sequence[SimilarPair]) -> Iterator[str]:
-    names = {one.learner: escape(one.name or one.learner) for one in results}
-    yield "<h2 id='similar'>Similar answers</h2>"
+def _similar_answers(results: Sequence[GradedSubmission], pairs: Sequence[SimilarPair]) -> Iterator[Element]:
+    names = {one.learner: _name(one) for one in results}
+    yield heading("Similar answers", id="similar")
     if not pairs:
-        yield "<p>None.</p>"
+        yield paragraph("None.")
         return
-    yield "<p>These are the same but for names, comments, formatting and the order of statements. It accuses nobody: "
-    yield "people learn together, and some answers have few forms. What is the lab's own, the solution's, or written "
-    yield "by more than a third of the class is not counted. Ask both about a line of it (<code>grade viva</code>).</p>"
+    yield paragraph(
+        "These are the same but for names, comments, formatting and the order of statements. It accuses nobody: "
+        "people learn together, and some answers have few forms. What is the lab's own, the solution's, or written by "
+        "more than a third of the class is not counted. Ask both about a line of it (",
+        element("code", "grade viva"),
+        ").",
+    )
     for pair in pairs[:MAX_PAIRS]:
         both = " and ".join(names[learner] for learner in pair.learners)
-        share = f"{pair.share:.0%} of the pieces equal"
-        yield f"<details><summary>{escape(pair.key)}: {both} <small>{share}</small></summary><div class='two'>"
-        yield "".join(f"<pre>{escape(text)}</pre>" for text in pair.texts) + "</div></details>"
+        summary = [f"{pair.key}: {both} ", small(f"{pair.share:.0%} of the pieces equal")]
+        yield folded(summary, section(map(code_block, pair.texts), class_="two"))
     if len(pairs) > MAX_PAIRS:
-        yield f"<p>And {len(pairs) - MAX_PAIRS} more, less equal than these.</p>"
+        yield paragraph(f"And {len(pairs) - MAX_PAIRS} more, less equal than these.")
 
 
-def _written_answers(results: Sequence[GradedSubmission], rubrics: dict[str, str]) -> Iterator[str]:
+def _written_answers(results: Sequence[GradedSubmission], rubrics: dict[str, str]) -> Iterator[Content]:
     """Answers in words, question by question, so that a teacher keeps one rubric in mind at a time."""
     for name in written_ids(results):
-        yield f"<h2>To be graded by hand: {escape(name)}</h2><pre>{escape(rubrics.get(name, 'no rubric'))}</pre>"
+        yield heading(f"To be graded by hand: {name}")
+        yield code_block(rubrics.get(name, "no rubric"))
         pairs = [(one, answer) for one in results for answer in one.written if f"{one.lab}.{answer.grade_id}" == name]
         for one, answer in pairs:
             if not answer.is_empty:
-                yield f"<h3>{escape(one.name or one.learner)} <small>__ / {answer.max_points:g}</small></h3>"
-                yield f"<pre>{escape(answer.text.strip())}</pre>"
-        if empty := [escape(one.name or one.learner) for one, answer in pairs if answer.is_empty]:
-            yield f"<p>(nothing written): {', '.join(empty)}</p>"
+                yield heading([f"{_name(one)} ", small(f"__ / {answer.max_points:g}")], 3)
+                yield code_block(answer.text.strip())
+        if empty := [_name(one) for one, answer in pairs if answer.is_empty]:
+            yield paragraph(f"(nothing written): {', '.join(empty)}")
 
 
-def _verdicts(results: Sequence[GradedSubmission]) -> Iterator[str]:
-    yield "<h2>Verdicts</h2>"
+def _verdicts(results: Sequence[GradedSubmission]) -> Iterator[Element]:
+    yield heading("Verdicts")
     for number, one in enumerate(results):
         time = f"{format_seconds(one.seconds)}, {one.peak_bytes / 1e6:.0f} MB" if one.peak_bytes else "not run"
-        yield f"<details id='learner-{number}'><summary>{escape(one.name or one.learner)} "
-        yield f"<small>{escape(one.file)} · {time}</small></summary>"
-        texts = remarks_of(one)
-        yield "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>" if texts else ""
-        verdicts = "\n".join(f"{task.text or task.key + '  ' + task.state}" for task in one.tasks)
-        yield f"<pre>{escape(verdicts)}</pre>"
-        yield from (f"<h4>{escape(a.grade_id)}</h4><pre>{escape(a.text.strip())}</pre>" for a in one.written)
-        yield "</details>"
+        yield folded(
+            [f"{_name(one)} ", small(f"{one.file} · {time}")],
+            listed(remarks_of(one)),
+            code_block("\n".join(task.text or f"{task.key}  {task.state}" for task in one.tasks)),
+            [[heading(answer.grade_id, 4), code_block(answer.text.strip())] for answer in one.written],
+            id=f"learner-{number}",
+        )
 
 
 def _css(state: str) -> str:
@@ -321,8 +347,7 @@ def terminal_table(results: Sequence[GradedSubmission], attempts: Attempts) -> s
     keys = task_keys(results)
     head = ["learner", "points", *(_short_key(key, keys) for key in keys), "attempts", "flags"]
     rows = [head, *(_terminal_row(one, keys, attempts) for one in results)]
-    widths = [max(width(row[column]) for row in rows) for column in range(len(head))]
-    return "\n".join(_terminal_line(row, widths) for row in rows)
+    return "\n".join(line.rstrip() for line in aligned(rows, left=len(head)))
 
 
 def _terminal_row(one: GradedSubmission, keys: Sequence[str], attempts: Attempts) -> list[str]:
@@ -337,8 +362,3 @@ def _short_key(key: str, keys: Sequence[str]) -> str:
     """ "average" for "03.average" if all keys are of one lab, otherwise the key."""
     lab, _, name = key.partition(".")
     return name if all(other.startswith(f"{lab}.") for other in keys) else key
-
-
-def _terminal_line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (cell + " " * (columns - width(cell)) for cell, columns in zip(row, widths, strict=True))
-    return "  ".join(cells).rstrip()

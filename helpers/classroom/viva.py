@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import islice
 from pathlib import Path
 
@@ -24,10 +23,23 @@ from helpers.classroom.grade import end_all_sandboxes, grade_one, run_plain_case
 from helpers.classroom.labs import LabNotebook, lab_with_task
 from helpers.classroom.plain_text import one_line, plain_lines
 from helpers.classroom.reading import GradingSettings, read_submission
-from helpers.classroom.reports import STYLE
 from helpers.classroom.results import GradedSubmission
 from helpers.classroom.submissions import Submission
 from helpers.grading.registry import task_of
+from helpers.learner.document import (
+    Content,
+    Element,
+    bold,
+    code_block,
+    element,
+    folded,
+    heading,
+    joined,
+    page,
+    paragraph,
+    section,
+    strong,
+)
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
@@ -213,7 +225,6 @@ def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 ANSWERS = "answers.html"
-VIVA_STYLE = Path(__file__).with_name("viva.css").read_text(encoding="utf-8")
 
 
 def write_all(
@@ -251,12 +262,12 @@ def write_page(
     name = re.sub(r"[^\w.-]", "_", result.name or result.learner)[:50]
     path = folder / f"{number:02}-{name}.html"
     title = words("title", lang, lab=result.lab)
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(result.name or result.learner)}</p>"]
-    for position, question in enumerate(questions, 1):
-        parts += ["<section>", *_question_html(position, question, lang), "<div class='room'></div></section>"]
-    text = _html(title, [*parts, *_no_questions(questions, lang)], lang)
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return path
+    shown = [
+        element("section", _question(position, question, lang), section(class_="room"))
+        for position, question in enumerate(questions, 1)
+    ]
+    parts = [heading(title, 1), paragraph(result.name or result.learner), shown, _no_questions(questions, lang)]
+    return _write(path, title, parts, lang)
 
 
 def write_answers(
@@ -264,37 +275,38 @@ def write_answers(
 ) -> Path:
     """Write the teacher's page with the questions of all learners and their answers. Returns its path."""
     title = words("answers", lang, lab=", ".join(sorted({result.lab for result, _ in questions_of if result.lab})))
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(words('teacher', lang))}</p>"]
+    parts: list[Content] = [heading(title, 1), paragraph(words("teacher", lang))]
     for result, questions in questions_of:
-        parts.append(f"<article><h2>{escape(result.name or result.learner)}</h2>")
+        shown = []
         for position, question in enumerate(questions, 1):
             label = words("computed" if question.was_changed else "observed", lang)
-            text = escape(plain_lines(question.answer))
-            answer = f"<details><summary>{escape(label)}</summary><pre>{text}</pre></details>"
-            parts += ["<section>", *_question_html(position, question, lang), answer, "</section>"]
-        parts += [*_no_questions(questions, lang), "</article>"]
-    path = folder / ANSWERS
-    path.write_text(_html(title, parts, lang), encoding="utf-8", errors="backslashreplace")
+            answer = folded(label, code_block(plain_lines(question.answer)))
+            shown.append(element("section", _question(position, question, lang), answer))
+        name = heading(result.name or result.learner)
+        parts.append(element("article", name, shown, _no_questions(questions, lang)))
+    return _write(folder / ANSWERS, title, parts, lang)
+
+
+def _question(position: int, question: VivaQuestion, lang: str) -> list[Element]:
+    return [
+        heading(f"{position}. {words('asks_about', lang, key=question.key)}", 3),
+        code_block(_numbered(plain_lines(question.code, MAX_CODE), question.line), class_="code"),
+        paragraph(strong(one_line(question.text, MAX_QUESTION))),
+    ]
+
+
+def _numbered(code: str, marked: int) -> list[Content]:
+    """The code with line numbers. marked: the number of the line in bold, 0 for none."""
+    lines = [f"{number:3}  {line}" for number, line in enumerate(split_lines(code), 1)]
+    return joined("\n", [bold(line) if number == marked else line for number, line in enumerate(lines, 1)])
+
+
+def _no_questions(questions: Sequence[VivaQuestion], lang: str) -> Element | None:
+    return None if questions else paragraph(words("none", lang))
+
+
+def _write(path: Path, title: str, parts: Sequence[Content], lang: str) -> Path:
+    """Write a page with these parts. Returns its path."""
+    text = page(element("main", parts), title=title, kind="report", lang=lang)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
-
-
-def _question_html(position: int, question: VivaQuestion, lang: str) -> Iterator[str]:
-    yield f"<h3>{position}. {escape(words('asks_about', lang, key=question.key))}</h3>"
-    yield f"<pre class='code'>{_numbered(plain_lines(question.code, MAX_CODE), question.line)}</pre>"
-    yield f"<p><strong>{escape(one_line(question.text, MAX_QUESTION))}</strong></p>"
-
-
-def _numbered(code: str, marked: int) -> str:
-    """The code with line numbers as HTML. marked: the number of the line in bold, 0 for none."""
-    lines = [f"{number:3}  {escape(line)}" for number, line in enumerate(split_lines(code), 1)]
-    return "\n".join(f"<b>{line}</b>" if number == marked else line for number, line in enumerate(lines, 1))
-
-
-def _no_questions(questions: Sequence[VivaQuestion], lang: str) -> list[str]:
-    return [] if questions else [f"<p>{escape(words('none', lang))}</p>"]
-
-
-def _html(title: str, parts: Sequence[str], lang: str) -> str:
-    head = f"<!doctype html><html lang='{lang}'><head><meta charset='utf-8'><title>{escape(title)}</title>"
-    head += "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-    return "\n".join([f"{head}<style>{STYLE}{VIVA_STYLE}</style></head><body><main>", *parts, "</main></body></html>"])

@@ -52,7 +52,7 @@ from helpers.grading.registry import lab_of, task_of
 from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
 from helpers.grading.task import RankContext, Task
 from helpers.learner.words import Words
-from helpers.learner.yaml_file import read_yaml
+from helpers.learner.yaml_file import Fields, read_yaml
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.processes.limits import load_per_core
 
@@ -123,20 +123,20 @@ def read_mistakes(path: Path) -> dict[str, TaskMistakes]:
     tasks = {}
     for key, entries in document.items():
         others = "\n\n".join(text for other, text in answers.items() if other != key)
-        mistakes = tuple(_mistakes_in(f"{path.parent.name}/{path.name}", entries))
+        mistakes = tuple(_mistakes_in(path.parent.name, entries))
         tasks[key] = TaskMistakes(imports=imports, others=others, answer=answers[key], mistakes=mistakes)
     return tasks
 
 
-def _mistakes_in(file: str, entries: Mapping[str, Any]) -> Iterator[Mistake]:
+def _mistakes_in(folder: str, entries: Fields) -> Iterator[Mistake]:
     """The mistakes of one task, in the order of the file."""
     if not entries.get("answer"):
-        raise ValueError(f"{file}: a task has an `answer`, which its mistakes change")
+        raise ValueError(f"{folder}/{entries.where}: a task has an `answer`, which its mistakes change")
     texts = {None: str(entries["answer"])}
     for name, fields in entries.items():
         if name == "answer":
             continue
-        where = f"{file}, {fields.where}, {name}"
+        where = f"{folder}/{fields.where}, {name}"
         _check_fields(fields, where, texts)
         try:
             text = fields["text"] if "text" in fields else edited(texts[fields.get("base")], fields["edit"])

@@ -7,7 +7,7 @@ bank_file, cards            what a card is, read from bank/*.yaml; the numbers i
 answers, reviews, quiz      judging an answer, scheduling the next review, running a quiz
 drills, mock, sheet         programs to write against the clock, the mock interview, and the sheet after it
 round_items, round_attempt  debugging, review and design rounds
-dialogues, dialogue_html    worked interviews, which a learner follows turn by turn
+dialogues                   worked interviews, which a learner follows turn by turn
 card_html, anki, napkin, reference_tables           cards and tables as HTML, an Anki deck, and a page to print
 quiz_command, terminal, terminal_interviews         the command `quiz`, and what plays all of this in a terminal
 """

@@ -1,8 +1,8 @@
 """Shows interview cards as HTML in a notebook, and knows the address of what each card links to.
 
 A card is a question with its answer. `corner` shows the first three cards of a chapter, each folded, and the rest under
-one line more; both lines say how many minutes they take. The small functions (`inline`, `paragraphs`, `table`,
-`anchor`) serve every other page of this package as well. `Words` is a text in two languages, and
+one line more; both lines say how many minutes they take. The small functions at the end serve every other
+page of this package as well. `Words` is a text in two languages, and
 `words(key, language)` a sentence of the quiz.
 
 JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the notebook
@@ -12,22 +12,35 @@ is read for the cell's id. Where there is no notebook to read, the address is th
 from __future__ import annotations
 
 import functools
-import html
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.interview.bank_file import load_all, load_bank
 from helpers.interview.cards import Card, NotebookCell, Publication, words
+from helpers.learner import document
 from helpers.learner.course import find_notebook
+from helpers.learner.document import (
+    BREAK,
+    Content,
+    Element,
+    bold,
+    element,
+    html_of,
+    link,
+    marked,
+    paragraph,
+    section,
+    span,
+)
 from helpers.learner.words import Words
 
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
 QUIET = "opacity:.75;font-size:90%"
+PARAGRAPH = "margin:.3em 0"
 IN_VIEW = 3  # the cards of a corner that are in view; the others are folded under one line
 WORDS_PER_MINUTE = 130  # technical English, read by somebody whose first language it is not
 
@@ -129,14 +142,12 @@ class Corner:
         return "\n".join(lines + self._footer())
 
     def _repr_html_(self) -> str:
-        footer = "".join(f'<p style="{QUIET}">{html.escape(line)}</p>' for line in self._footer())
+        footer = [paragraph(line, style=QUIET) for line in self._footer()]
         in_view, rest = self.cards[:IN_VIEW], self.cards[IN_VIEW:]
         head = words("corner.in_view", count=len(in_view), minutes=self.minutes)
-        body = "".join(map(card_html, in_view))
-        if rest:
-            more = words("corner.more", count=len(rest), minutes=reading_minutes(rest))
-            body += folded(f"<b>{html.escape(more)}</b>", "".join(map(card_html, rest)))
-        return f'<div><p style="{QUIET}">{html.escape(head)}</p>{body}{footer}</div>'
+        more = words("corner.more", count=len(rest), minutes=reading_minutes(rest))
+        others = fold(bold(more), map(card_document, rest)) if rest else None
+        return section(paragraph(head, style=QUIET), map(card_document, in_view), others, footer).html
 
     def _footer(self) -> list[str]:
         """A line on the cards that are not shown, if there are any."""
@@ -176,65 +187,53 @@ def corner(chapter: str, count: int = 8) -> Corner:
 
 def card_html(card: Card) -> str:
     """One card as a folded block. Its colours come from the page, so it can be read in dark and in light mode."""
-    return folded(
-        f'<span style="{BADGE}">{card.level}</span>'
-        f'{inline(card.question.en)}<br><span style="{QUIET}" lang="zh">{inline(card.question.zh)}</span>',
-        f"{language_html(card, 'en')}{language_html(card, 'zh')}{shown_html(card)}",
-    )
+    return card_document(card).html
 
 
-def language_html(card: Card, language: str) -> str:
+def card_document(card: Card) -> Element:
+    """`card_html` as an element of a larger document."""
+    chinese = span(marked(card.question.zh), style=QUIET, lang="zh")
+    summary = [span(card.level, style=BADGE), marked(card.question.en), BREAK, chinese]
+    return fold(summary, _answer(card, "en"), _answer(card, "zh"), shown_by(card.shown_by))
+
+
+def _answer(card: Card, language: str) -> Element:
     """Answer, longer form, usual mistake and follow-ups in one language."""
-    parts = paragraphs(card.full_answer(language))
-    if card.usual_mistake:
-        parts += labelled("usual_mistake", [card.usual_mistake], language)
-    if card.follow_ups:
-        parts += labelled("follow_ups", list(card.follow_ups), language)
-    return f'<div lang="{language}" style="{BOX}">{parts}</div>'
+    parts = document.paragraphs(card.full_answer(language), style=PARAGRAPH)
+    for key, texts in (("usual_mistake", [card.usual_mistake]), ("follow_ups", card.follow_ups)):
+        if any(texts):
+            said = marked(" ".join(text.in_(language) for text in texts))
+            parts.append(paragraph(bold(words(key, language)), words("colon", language), said, style=PARAGRAPH))
+    return section(parts, lang=language, style=BOX)
 
 
-def labelled(key: str, texts: list[Words], language: str) -> str:
-    """A bold label, the quiz's word for `key`, with its texts in one paragraph."""
-    label, colon = words(key, language), words("colon", language)
-    body = " ".join(inline(text.in_(language)) for text in texts)
-    return f'<p style="margin:.3em 0"><b>{label}</b>{colon}{body}</p>'
-
-
-def shown_html(card: Card) -> str:
+def shown_by(place: NotebookCell | Publication) -> Element:
     """The link to the cell where the learner sees the answer run, or to the publication."""
-    return f'<p style="{QUIET};margin-left:.2em">Shown by: {anchor(*card_link(card))}</p>'
+    return paragraph("Shown by: ", link(*source_link(place)), style=f"{QUIET};margin-left:.2em")
+
+
+# -- pieces of documents ---------------------------------------------------------------------------------------------
+def fold(summary: Content, *content: Content) -> Element:
+    """Content that is hidden until the reader clicks on its summary."""
+    return element("details", element("summary", summary, style="cursor:pointer"), content, style="margin:.5em 0")
+
+
+def both_languages(text: Words) -> list[Content]:
+    """The English text with the Chinese one below it."""
+    return [marked(text.en), BREAK, span(marked(text.zh), lang="zh")]
 
 
 # -- pieces of HTML --------------------------------------------------------------------------------------------------
 def anchor(text: str, href: str) -> str:
     """A link."""
-    return f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
-
-
-def folded(summary: str, body: str) -> str:
-    """HTML that is hidden until the reader clicks on its summary."""
-    return f'<details style="margin:.5em 0"><summary style="cursor:pointer">{summary}</summary>{body}</details>'
-
-
-def table(heads: Mapping[str, str], rows: Iterable[str], style: str) -> str:
-    """A table of rows that are HTML already. heads: the title of each column with its CSS. style: CSS of the table."""
-    head = "".join(f'<th style="{css}">{title}</th>' for title, css in heads.items())
-    return f'<table style="{style}"><tr>{head}</tr>{"".join(rows)}</table>'
-
-
-def both_languages(text: Words) -> str:
-    """The English text with the Chinese one below it."""
-    return f'{inline(text.en)}<br><span lang="zh">{inline(text.zh)}</span>'
+    return link(text, href).html
 
 
 def paragraphs(text: str) -> str:
     """Text as paragraphs, which blank lines separate."""
-    parts = re.split(r"\n\s*\n", text.strip())
-    return "".join(f'<p style="margin:.3em 0">{inline(part)}</p>' for part in parts)
+    return html_of(document.paragraphs(text, style=PARAGRAPH))
 
 
 def inline(text: str) -> str:
     """Escaped text in which `code` and **bold** are marked up."""
-    text = html.escape(text, quote=False)
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text, flags=re.DOTALL)
+    return html_of(marked(text))

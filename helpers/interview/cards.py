@@ -1,7 +1,8 @@
 """Defines an interview card as frozen records, and computes the numbers in its answer to check what the answer says.
 
-A card is a question with its answer; `bank_file.py` reads cards from YAML. `Words` is a text in two languages, with the
-fields en and zh. `words(key, language, **values)` are the sentences of the quiz, from helpers/learner/words/quiz.yaml.
+A card is a question with its answer, which `bank_file.py` reads from YAML as these annotations say. `Words` is a text
+in two languages, with the fields en and zh. `words(key, language, **values)` are the sentences of the quiz, from
+helpers/learner/words/quiz.yaml.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from helpers.learner.words import LANGUAGES, Words, book
+from helpers.learner.yaml_file import check
 
 LEVELS = ("junior", "senior", "staff")
 RATINGS = ("again", "hard", "good", "easy")  # in the order of fsrs.Rating, from 1; fsrs schedules flash cards
@@ -25,6 +27,7 @@ UNITS = {  # of a printed number -> bytes, seconds, bytes per second, or a plain
     "GB/s": 1e9, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "min": 60.0, "h": 3600.0,
 }  # fmt: skip
 PRINTED_NUMBER = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(?P<unit>[^\s0-9]*)")
+CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 words = book("quiz")  # words("rated", language, rating="good")
 
 
@@ -72,21 +75,53 @@ class Publication:
         return self.source
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """A number in an answer, with the call that computes it.
+def _read_shown_by(value: Any, where: str, name: str) -> NotebookCell | Publication:
+    """The cell, "03_ddp#prove", or the publication, with `source` and `url`."""
+    if isinstance(value, dict) and set(value) == {"source", "url"}:
+        return Publication(source=str(value["source"]), url=str(value["url"]))
+    notebook, _, anchor = str(value).partition("#")
+    advice = "write notebook#cell, such as 03_ddp#prove, or a mapping with `source:` and `url:`"
+    check(not isinstance(value, dict) and bool(notebook and anchor), value, where, name, advice)
+    return NotebookCell(notebook=notebook, anchor=anchor)
 
-    call: the dotted name of a function in this package, and args, kwargs: its arguments. value: what it must return
-    (bytes, seconds or a ratio, as that function says). says: how the answer prints the number, for example "64.2 MB".
-    attribute: which attribute of the returned object is the number, None if the returned object is.
+
+def _read_call(value: Any, where: str, name: str) -> str:
+    return check(str(value).startswith("helpers."), value, where, name, "it must be a dotted name under helpers.")
+
+
+def _read_card_id(value: Any, where: str, name: str) -> str:
+    is_right = isinstance(value, str) and bool(CARD_ID.fullmatch(value))
+    return check(is_right, value, where, name, "use lower case letters, digits and hyphens")
+
+
+ShownBy = Annotated[NotebookCell | Publication, _read_shown_by]  # what shows an answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberCall:
+    """The call of a function that computes a number.
+
+    call: the dotted name of the function. args, kwargs: its arguments. attribute: which attribute of the returned
+    object is the number, None if the returned object is.
     """
 
     call: str
-    value: float
-    says: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     attribute: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(NumberCall):
+    """A number in an answer, with the call of a function in this package that computes it.
+
+    value: what the call must return (bytes, seconds or a ratio, as that function says). says: how the answer prints the
+    number, for example "64.2 MB".
+    """
+
+    call: Annotated[str, _read_call]
+    value: float
+    says: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +130,14 @@ class Choices:
 
     right: Words
     wrong: tuple[Words, ...]
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.wrong) <= 4:
+            raise ValueError(f"`choices.wrong` has {len(self.wrong)} entries; write two to four")
+        for language in LANGUAGES:
+            texts = [text.in_(language) for text in (self.right, *self.wrong)]
+            if len(set(texts)) < len(texts):
+                raise ValueError(f"two of `choices` read the same in `{language}`; make each another answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +154,12 @@ class Prediction:
     tolerance: float = 0.05
     how: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(
+                f"`predict.tolerance` is {self.tolerance!r}; write a share from 0 to below 1, such as 0.05"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -123,12 +172,12 @@ class Card:
     and id, for errors.
     """
 
-    id: str
+    id: Annotated[str, _read_card_id]
     chapter: str
-    level: str
+    level: Literal[*LEVELS]
     question: Words
     answer: Words
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     longer: Words | None = None
     usual_mistake: Words | None = None
     follow_ups: tuple[Words, ...] = ()
@@ -137,6 +186,12 @@ class Card:
     predict: Prediction | None = None
     archive: bool = False
     where: str = ""
+
+    def __post_init__(self) -> None:
+        if self.predict and self.predict.says not in [check.says for check in self.verify]:
+            raise ValueError(
+                f"`predict.says` is {self.predict.says!r}, which no check under `verify` says; add that check"
+            )
 
     @property
     def topic(self) -> str:
@@ -172,11 +227,11 @@ def check_problems(card: Card, check: Check) -> list[str]:
     return sentences
 
 
-def compute(check: Check) -> Any:
-    """What the check's call returns. Raises ValueError when the dotted name does not lead to a function."""
-    function = function_named(check.call)
-    result = function(*map(build, check.args), **{key: build(value) for key, value in check.kwargs.items()})
-    return getattr(result, check.attribute) if check.attribute else result
+def compute(call: NumberCall) -> Any:
+    """What the call returns. Raises ValueError when the dotted name does not lead to a function."""
+    function = function_named(call.call)
+    result = function(*map(build, call.args), **{key: build(value) for key, value in call.kwargs.items()})
+    return getattr(result, call.attribute) if call.attribute else result
 
 
 def function_named(dotted: str) -> Callable[..., Any]:

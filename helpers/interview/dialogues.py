@@ -1,43 +1,53 @@
-"""Reads the worked interviews: dialogues of ten minutes, in which a candidate answers a question of system design.
+"""Reads and shows the worked interviews, dialogues of ten minutes in which a candidate designs a system.
 
-    dialogue("pretrain-70b").steps()     what a player shows; before a candidate's turn it asks the learner first
+    dialogue("pretrain-70b").steps()                  what a player shows; before a candidate's turn it asks the learner
+    write_page(dialogue("rl-30b"), "rl-30b.html")     one file, which needs no other; print it from a browser
 
 A dialogue is a file in `dialogues/`. Its turns alternate between interviewer and candidate, and two turns of the
 interviewer interrupt: they change what was agreed. A turn may have a whiteboard, which is a small table. After the last
 turn comes the scorecard, which is what the interviewer wrote down. Every number is either computed under `verify`, as
-on a card of the bank, or listed under `given`, with who states it. `dialogue_html.py` shows a dialogue as text and
-as HTML. `Words` is a text in two languages, with the fields en and zh.
+on a card of the bank, or listed under `given`, with who states it. `Words` is a text in two languages, with the fields
+en and zh, and `lang` is "en" or "zh".
 
     id, title, minutes      the id is the name of the file
-    given                   interviewer, candidate: numbers that they state; published: {says: [...], source, url}
+    given                   says (numbers), by: interviewer or candidate, who states them, or {source, url}
     turns                   who, text; optional are `interrupts: true` and `board: {head: [...], rows: [[...], ...]}`
     scorecard               criterion, evidence (quoted from a candidate's turn), mark, comment
     level, why              what the interviewer recommends
     verify                  as on a card, see bank/FORMAT.md
+
+The colours of a dialogue as HTML are those of the page around it, so it can be read in dark and in light mode, and on a
+site that keeps no styles it still is headings, paragraphs and tables.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from helpers.interview.bank_file import (
-    line_of,
-    one_of,
-    read_as_is,
-    read_check,
-    read_items,
-    read_record,
-    read_string,
-    read_strings,
-    read_text,
-)
 from helpers.interview.cards import LEVELS, Check, Publication
+from helpers.interview.cards import words as quiz_words
+from helpers.learner.document import (
+    Element,
+    bold,
+    element,
+    heading,
+    html_of,
+    joined,
+    link,
+    marked,
+    page,
+    paragraph,
+    section,
+    small,
+    table,
+)
 from helpers.learner.words import Words, book
-from helpers.learner.yaml_file import read_yaml
+from helpers.learner.words import language as chosen_language
+from helpers.learner.yaml_file import AnyWords, check, read_record, read_yaml
 
 FOLDER = Path(__file__).parent / "dialogues"
 INTERVIEWER, CANDIDATE = SPEAKERS = ("interviewer", "candidate")
@@ -46,25 +56,42 @@ MARKS = ("strong", "adequate", "weak")
 ORDER = ("pretrain-70b", "experts-1024", "rl-30b", "mfu-fell-8")
 words = book("dialogue")  # what the players say, by name: learner/words/dialogue.yaml
 
+CELL = "text-align:left;vertical-align:top;padding:.15em 1.4em .15em 0;border-bottom:1px solid rgba(128,128,128,.4)"
+LINE = "border-left:4px solid rgba(128,128,128,{shade});padding:.1em 0 .1em 1em;margin:.9em 0"
+SAID, NOWRAP = "margin:.2em 0", ";white-space:nowrap"
+SHORT = 12  # characters
+NOTE_COLUMNS = ("criterion", "evidence", "mark", "comment")
+
 
 # -- what a dialogue consists of -------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Whiteboard:
-    """A small table beside a turn. head: the titles of the columns, or () where the rows need none."""
+    """A small table beside a turn. head: the titles of the columns, or () where the rows need none.
 
-    rows: tuple[tuple[Words, ...], ...]
-    head: tuple[Words, ...] = ()
+    Short rows are filled up with empty cells before their last one, which is the result.
+    """
 
-    def lines(self, language: str) -> list[list[str]]:
-        """Every row as texts in one language, the head first where there is one."""
-        return [[cell.in_(language) for cell in row] for row in ((self.head,) if self.head else ()) + self.rows]
+    rows: tuple[tuple[AnyWords, ...], ...]
+    head: tuple[AnyWords, ...] = ()
+
+    def __post_init__(self) -> None:
+        width, empty = max(map(len, self.rows)), Words.of("")
+        if self.head and len(self.head) != width:
+            raise ValueError(f"`head` has {len(self.head)} cells, but a row has {width}; give each a title")
+        rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in self.rows)
+        object.__setattr__(self, "rows", rows)  # the dataclass is frozen
+
+    def lines(self, language: str, *, has_head: bool = True) -> list[list[str]]:
+        """Every row as texts in one language. has_head: the head first, if there is one."""
+        head = [self.head] if self.head and has_head else []
+        return [[cell.in_(language) for cell in row] for row in (*head, *self.rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DialogueTurn:
     """What one person says. who: "interviewer" or "candidate". interrupts: whether it changes what was agreed."""
 
-    who: str
+    who: Literal[*SPEAKERS]
     text: Words
     board: Whiteboard | None = None
     interrupts: bool = False
@@ -81,8 +108,15 @@ class ScorecardNote:
 
     criterion: Words
     evidence: Words
-    mark: str
+    mark: Literal[*MARKS]
     comment: Words
+
+
+def _read_source(value: Any, where: str, name: str) -> str | Publication:
+    """Who states numbers: a speaker, or a publication with its source and url."""
+    if isinstance(value, dict):
+        return read_record(Publication, value, where, name)
+    return check(value in SPEAKERS, value, where, name, f"it must be {' or '.join(SPEAKERS)}, or a publication")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +124,7 @@ class GivenNumbers:
     """Numbers that no function computes. by: "interviewer", "candidate" (a choice or an assumption), or a source."""
 
     says: tuple[str, ...]
-    by: str | Publication
+    by: Annotated[str | Publication, _read_source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +153,17 @@ class Dialogue:
     given: tuple[GivenNumbers, ...]
     turns: tuple[DialogueTurn, ...]
     scorecard: tuple[ScorecardNote, ...]
-    level: str
+    level: Literal[*LEVELS]
     why: Words
     verify: tuple[Check, ...]
     where: str = ""
+
+    def __post_init__(self) -> None:
+        for number, turn in enumerate(self.turns, start=1):
+            if turn.who != (expected := SPEAKERS[(number - 1) % 2]):
+                raise ValueError(f"turn {number} is the {expected}'s; the two speak alternately")
+            if turn.interrupts and turn.who != INTERVIEWER:
+                raise ValueError(f"turn {number} is the candidate's, and only the interviewer interrupts")
 
     def steps(self) -> Iterator[DialogueStep]:
         """The turns in their order, then the scorecard."""
@@ -164,82 +205,97 @@ def dialogue(name: str, language: str | None = None, folder: Path = FOLDER) -> D
 @functools.lru_cache(maxsize=16)
 def _load(path: Path, state: tuple[int, int]) -> Dialogue:
     """The dialogue of a file. `state` is its time and size: a file that has not changed is not read again."""
-    fields = read_yaml(path)
-    where, record = read_record(fields, DIALOGUE_READERS, line_of(fields, path.name), "dialogue")
-    if record["id"] != path.stem:
-        raise ValueError(f"{where}: `id` is {record['id']!r} but the file is named {path.name}")
-    return Dialogue(where=f"{path.name} ({record['id']})", **record)
+    one = read_record(Dialogue, read_yaml(path), path.name)
+    if one.id != path.stem:
+        raise ValueError(f"{one.where}: `id` is {one.id!r} but the file is named {path.name}")
+    return one
 
 
-# -- readers of fields: each gets (value, where, name of the field) --------------------------------------------------
-def _read_cell(value: Any, where: str, name: str) -> Words:
-    """A cell of a whiteboard: a text in both languages, or one that is the same in both, such as arithmetic."""
-    return read_text(value, where, name) if isinstance(value, dict) else Words.of(str(value))
+# -- plain text ------------------------------------------------------------------------------------------------------
+def speaker(turn: DialogueTurn, lang: str) -> str:
+    """Who speaks, and that it is an interruption where it is one."""
+    return words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
 
 
-def _read_row(value: Any, where: str, name: str) -> tuple[Words, ...]:
-    return tuple(_read_cell(cell, where, name) for cell in read_items(value, where, name))
+def note_rows(one: Dialogue, lang: str) -> list[list[str]]:
+    """The rows of the scorecard, without its head."""
+    return [
+        [note.criterion.in_(lang), words("quoted", lang, text=note.evidence.in_(lang)), words(note.mark, lang),
+         note.comment.in_(lang)]
+        for note in one.scorecard
+    ]  # fmt: skip
 
 
-def _read_board(value: Any, where: str, name: str) -> Whiteboard:
-    """A whiteboard, of which every row has the same number of cells, except that short rows are filled up."""
-    readers = {"rows": lambda rows, *at: tuple(_read_row(row, *at) for row in read_items(rows, *at)), "head": _read_row}
-    where, record = read_record(value, readers, line_of(value, where.split(" ")[0]), "whiteboard", optional=("head",))
-    width = max(map(len, record["rows"]))
-    if record.get("head") and len(record["head"]) != width:
-        raise ValueError(f"{where}: `head` has {len(record['head'])} cells, but a row has {width}; give each a title")
-    empty = Words.of("")
-    rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in record["rows"])  # the result stays last
-    return Whiteboard(rows=rows, head=record.get("head", ()))
+def verdict(one: Dialogue, lang: str) -> str:
+    """The level that the interviewer suggests, and why."""
+    return words("verdict", lang, level=quiz_words(one.level, lang), why=one.why.in_(lang))
 
 
-def _read_interrupts(value: Any, where: str, name: str) -> bool:
-    if value is not True:
-        raise ValueError(f"{where}: `interrupts` is {value!r}; write true, or leave it out")
-    return value
+def turn_text(turn: DialogueTurn, lang: str) -> str:
+    """A turn as plain text: who, what is said, and a line for each row of the whiteboard."""
+    rows = turn.board.lines(lang) if turn.board else []
+    lines = ["  " + " | ".join(filter(None, row)) for row in rows]
+    return "\n".join([f"{speaker(turn, lang)}{quiz_words('colon', lang)}{turn.text.in_(lang)}", *lines])
 
 
-def _read_turns(value: Any, where: str, name: str) -> tuple[DialogueTurn, ...]:
-    """The turns. Raises ValueError where a candidate interrupts, or where one person has two turns in a row."""
-    turns, file = [], where.split(" ")[0]
-    for fields in read_items(value, where, name):
-        at, record = read_record(fields, TURN_READERS, line_of(fields, file), "turn", optional=("board", "interrupts"))
-        turn = DialogueTurn(**record)
-        if turn.who != SPEAKERS[len(turns) % 2]:
-            raise ValueError(f"{at}: it is the {SPEAKERS[len(turns) % 2]}'s turn; the two speak alternately")
-        if turn.interrupts and turn.who != INTERVIEWER:
-            raise ValueError(f"{at}: only the interviewer interrupts")
-        turns.append(turn)
-    return tuple(turns)
+def scorecard_text(one: Dialogue, lang: str) -> str:
+    """The scorecard as plain text."""
+    lines = [f"- {' · '.join(row)}" for row in note_rows(one, lang)]
+    return "\n".join([words("scorecard", lang), *lines, verdict(one, lang)])
 
 
-def _read_scorecard(value: Any, where: str, name: str) -> tuple[ScorecardNote, ...]:
-    file = where.split(" ")[0]
-    items = read_items(value, where, name)
-    return tuple(ScorecardNote(**read_record(one, NOTE_READERS, line_of(one, file), "note")[1]) for one in items)
+# -- HTML ------------------------------------------------------------------------------------------------------------
+def turn_document(turn: DialogueTurn, lang: str, *, own: str = "") -> Element:
+    """A turn. own: what the learner wrote before it was shown, or ""."""
+    style = LINE.format(shade=".35" if turn.who == INTERVIEWER else ".9")
+    note = paragraph(element("i", words("own_was", lang)), " ", own) if own else None
+    board = turn.board and _table([cell.in_(lang) for cell in turn.board.head], turn.board.lines(lang, has_head=False))
+    said = marked(turn.text.in_(lang))
+    return section(
+        note, paragraph(bold(speaker(turn, lang)), style=SAID), paragraph(said, style=SAID), board, style=style
+    )
 
 
-def _read_given(value: Any, where: str, name: str) -> tuple[GivenNumbers, ...]:
-    """The given numbers, one record per speaker and per source."""
-    readers = {**dict.fromkeys(SPEAKERS, read_strings), "published": read_items}
-    _, record = read_record(value, readers, where, "list under `given`", optional=tuple(readers))
-    stated = [GivenNumbers(says=record[who], by=who) for who in SPEAKERS if who in record]
-    return (*stated, *(_read_published(fields, where) for fields in record.get("published", ())))
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Element:
+    """A table of texts, in which a short one, such as a number with its unit, stays on one line."""
+    lines = [[element("td", marked(cell), style=CELL + NOWRAP * (len(cell) <= SHORT)) for cell in row] for row in rows]
+    style = "border-collapse:collapse;margin:.4em 0;font-size:93%"
+    return table(map(marked, head), lines, heads=lambda column: {"style": CELL}, style=style)
 
 
-def _read_published(fields: Any, where: str) -> GivenNumbers:
-    readers = {"says": read_strings, "source": read_string, "url": read_string}
-    _, record = read_record(fields, readers, where, "published number")
-    return GivenNumbers(says=record["says"], by=Publication(source=record["source"], url=record["url"]))
+def scorecard_document(one: Dialogue, lang: str) -> list[Element]:
+    """The scorecard with the level, and below it the sources of the published numbers."""
+    links = joined("; ", [link(source.source, source.url) for source in one.sources])
+    return [
+        heading(words("scorecard", lang), 4),
+        _table([words(f"column.{name}", lang) for name in NOTE_COLUMNS], note_rows(one, lang)),
+        paragraph(bold(marked(verdict(one, lang)))),
+        paragraph(small(words("sources", lang), quiz_words("colon", lang), links)),
+    ]
 
 
-def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
-    return tuple(read_check(item, where) for item in read_items(value, where, name))
+def dialogue_document(one: Dialogue, lang: str) -> Element:
+    """The whole dialogue, from its title to its scorecard."""
+    turns = [turn_document(turn, lang) for turn in one.turns]
+    title = heading(one.title.in_(lang), 3)
+    return section(title, turns, scorecard_document(one, lang), lang=lang, style="max-width:52em")
 
 
-TURN_READERS = {"who": one_of(*SPEAKERS), "text": read_text, "board": _read_board, "interrupts": _read_interrupts}
-NOTE_READERS = {"criterion": read_text, "evidence": read_text, "mark": one_of(*MARKS), "comment": read_text}
-DIALOGUE_READERS = {
-    "id": read_string, "title": read_text, "minutes": read_as_is, "given": _read_given, "turns": _read_turns,
-    "scorecard": _read_scorecard, "level": one_of(*LEVELS), "why": read_text, "verify": _read_verify,
-}  # fmt: skip
+def turn_html(turn: DialogueTurn, lang: str, *, own: str = "") -> str:
+    return turn_document(turn, lang, own=own).html
+
+
+def scorecard_html(one: Dialogue, lang: str) -> str:
+    return html_of(scorecard_document(one, lang))
+
+
+def dialogue_html(one: Dialogue, lang: str) -> str:
+    return dialogue_document(one, lang).html
+
+
+def write_page(one: Dialogue, path: str | Path, language: str | None = None) -> Path:
+    """Write the dialogue as one HTML page to print on A4, and return its path. OSError where it cannot be written."""
+    lang, target = chosen_language(language), Path(path)
+    whole = page(dialogue_document(one, lang), title=one.title.in_(lang), kind="dialogue", lang=lang)
+    target.write_text(whole, encoding="utf-8")
+    return target

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import read_as_is, read_entries, read_record, read_shown_by, read_text, read_texts
 from helpers.interview.card_html import cell_address, source_link
-from helpers.interview.cards import NotebookCell, Publication, topic_of, words
+from helpers.interview.cards import ShownBy, topic_of, words
 from helpers.learner import progress
 from helpers.learner.progress import FilePath
 from helpers.learner.words import Words
 from helpers.learner.words import language as chosen_language
+from helpers.learner.yaml_file import Fields, read_list, read_record
 
 FILE = Path(__file__).with_name("drills.yaml")
-WITHOUT_LAB = ("topic", "answer")  # the fields that only a drill which is no task of a lab has, and must have
-READERS = {  # field of a drill in the YAML -> the function (value, where, name of the field) that reads it
-    "key": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
-    "counts": read_texts, "stub": read_as_is, "explained_by": read_shown_by, "topic": read_as_is, "answer": read_as_is,
-}  # fmt: skip
 Judge = Callable[[str, Any], Any]  # (key of the drill, answer) -> verdict
 Now = Callable[[], datetime]
 
@@ -85,7 +80,8 @@ class Drill:
     key: of the task, such as "03.average". minutes: how long it may take. prompt: the task. counts: what counts, that
     is, what the check looks at. stub: Python text that runs as it is, with the imports, what is given, and the
     signature to fill. explained_by: where the course explains it. topic: by which drills are chosen, such as "ddp".
-    answer: a right one, if the drill is no task of a lab; "" where the lab has it.
+    answer: a right one, if the drill is no task of a lab; "" where the lab has it. A drill that is no task of a lab has
+    `topic` and `answer` in the YAML, and others neither.
     """
 
     key: str
@@ -94,8 +90,8 @@ class Drill:
     prompt: Words
     counts: tuple[Words, ...]
     stub: str
-    explained_by: NotebookCell | Publication
-    topic: str
+    explained_by: ShownBy
+    topic: str = ""
     answer: str = ""
 
     @property
@@ -133,23 +129,19 @@ def drill(key: str) -> Drill:
 
 @functools.cache
 def _read_file(path: Path) -> tuple[Drill, ...]:
-    return read_entries(path, "drills", _read_drill, lambda one: [one.key])
+    return read_list(path, "drills", _read_drill, lambda one: [one.key])
 
 
-def _read_drill(fields: Any, where: str) -> Drill:
-    """One drill of the file.
-
-    A drill that is no task of a lab has both `topic` and `answer`; for others the topic is that of the chapter.
-    `read_record` returns where the drill stands, for errors, with its key, and the fields as READERS read them.
-    """
-    where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
-    given = [name for name in WITHOUT_LAB if values.get(name)]
-    if given and len(given) < len(WITHOUT_LAB):
+def _read_drill(fields: Fields) -> Drill:
+    """One drill of the file. The topic of one that is a task of a lab is that of its chapter."""
+    one = read_record(Drill, fields)
+    if bool(one.topic) != bool(one.answer):
+        given = "topic" if one.topic else "answer"
         raise ValueError(
-            f"{where}: it has `{given[0]}` alone; a drill of no lab has `topic` and `answer`, others neither"
+            f"{fields.where} ({one.key}): it has `{given}` alone; a drill of no lab has `topic` and `answer`, others "
+            "neither"
         )
-    topic = values.get("topic") or topic_of(values["explained_by"].notebook)
-    return Drill(**values | {"topic": topic, "answer": values.get("answer", "")})
+    return replace(one, topic=one.topic or topic_of(one.explained_by.notebook))
 
 
 # -- an attempt ------------------------------------------------------------------------------------------------------

@@ -16,19 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from helpers.interview.bank_file import check_fields
-from helpers.interview.cards import Check, compute
+from helpers.interview.cards import NumberCall, compute
+from helpers.learner.document import Content, element, heading, page, paragraph, section, table
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
-from helpers.learner.yaml_file import read_yaml
+from helpers.learner.yaml_file import AnyWords, read_record, read_yaml
 from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
 
 FILE = Path(__file__).with_name("napkin.yaml")
-STYLE = Path(__file__).with_name("napkin.css")
-FIELDS = ("name", "value", "formula", "given")  # of which the first two are required
 
 
 def gpu(name: str) -> GPU:
@@ -69,23 +67,25 @@ FORMATS: dict[str, Callable[[float], Words]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NapkinRow:
-    """One line of the sheet.
+class NapkinNumber(NumberCall):
+    """The call that computes a number, and how it is printed."""
 
-    check: the call that computes its number. unit: a key of FORMATS. formula: "" for a plain number. given: the values
-    that the formula is computed for.
-    """
-
-    name: Words
-    check: Check
-    unit: str
-    formula: str = ""
-    given: str = ""
+    unit: Literal[*FORMATS]
 
     @functools.cached_property
-    def value(self) -> Words:
+    def text(self) -> Words:
         """The computed number, as it is printed."""
-        return FORMATS[self.unit](compute(self.check))
+        return FORMATS[self.unit](compute(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NapkinRow:
+    """One line of the sheet. formula: "" for a plain number. given: the values that the formula is computed for."""
+
+    name: AnyWords
+    value: NapkinNumber
+    formula: str = ""
+    given: str = ""
 
 
 @functools.cache
@@ -96,19 +96,7 @@ def _document(path: Path = FILE) -> Mapping[str, Any]:
 
 def rows(section: str) -> tuple[NapkinRow, ...]:
     """The lines of a section, "formulas" or "numbers"."""
-    return tuple(_row(fields, f"{FILE.name}, {section}") for fields in _document()[section])
-
-
-def _row(fields: Any, where: str) -> NapkinRow:
-    """One line from its YAML mapping. where: file and section, for errors."""
-    check_fields(fields, FIELDS[:2], FIELDS, where, "line of the napkin sheet")
-    call = dict(fields["value"])
-    unit = call.pop("unit", "")
-    if unit not in FORMATS:
-        raise ValueError(f"{where}: the unit is {unit!r}; take one of {', '.join(FORMATS)}")
-    check = Check(value=0.0, says="", **call)  # only its call is used, not what a card would compare the result with
-    texts = {name: str(fields.get(name, "")) for name in ("formula", "given")}
-    return NapkinRow(name=Words(**fields["name"]), check=check, unit=unit, **texts)
+    return tuple(read_record(NapkinRow, fields, FILE.name, section) for fields in _document()[section])
 
 
 class NapkinSheet:
@@ -120,23 +108,27 @@ class NapkinSheet:
     @property
     def html(self) -> str:
         """The page as a complete HTML document."""
-        texts = {name: text[self.language] for name, text in _document()["says"].items()}
-        return PAGE.format(
-            language=self.language,
-            style="\n" + STYLE.read_text(encoding="utf-8"),  # on a line of its own
-            formulas="".join(map(self._line, rows("formulas"))),
-            numbers="".join(map(self._line, rows("numbers"))),
-            **{f"say_{name}": escape(text) for name, text in texts.items()},
+        says = {name: text[self.language] for name, text in _document()["says"].items()}
+        return page(
+            heading(says["title"], 1),
+            paragraph(says["subtitle"]),
+            heading(says["formulas"]),
+            table((), map(self._line, rows("formulas"))),
+            heading(says["numbers"]),
+            section(table((), map(self._line, rows("numbers"))), class_="two"),
+            title=says["title"],
+            kind="napkin",
+            lang=self.language,
         )
 
-    def _line(self, row: NapkinRow) -> str:
-        """One line as a row of an HTML table. The classes f, g and v style formula, given values and result."""
-        middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
-        name, value = (escape(text.in_(self.language)) for text in (row.name, row.value))
-        return f"<tr><td>{name}{middle}<td class=v>{value}\n"
+    def _line(self, row: NapkinRow) -> list[Content]:
+        """The cells of one line. The classes f, g and v style formula, given values and result."""
+        middle = [element("td", row.formula, class_="f"), element("td", row.given, class_="g")] if row.formula else []
+        value = element("td", row.value.text.in_(self.language), class_="v")
+        return [row.name.in_(self.language), *middle, value]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{row.name.in_(self.language)}: {row.value.in_(self.language)}" for row in self.rows)
+        return "\n".join(f"{row.name.in_(self.language)}: {row.value.text.in_(self.language)}" for row in self.rows)
 
     @property
     def rows(self) -> tuple[NapkinRow, ...]:
@@ -166,12 +158,3 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(options.output)
     return 0
-
-
-PAGE = """<!doctype html>
-<html lang="{language}"><meta charset="utf-8"><title>{say_title}</title><style>{style}</style>
-<body><h1>{say_title}</h1><p>{say_subtitle}</p>
-<h2>{say_formulas}</h2><table>{formulas}</table>
-<h2>{say_numbers}</h2><div class=two><table>{numbers}</table></div>
-</body></html>
-"""

@@ -8,45 +8,38 @@
 Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run each claim, code and
 answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in two languages, with
 the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an answer. `where` is file,
-line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to its reader. The lambda
-in calls of `read_entries` returns the names that no other entry may have; `name` is the field whose value errors quote.
+line and name of an entry, for errors.
 """
 
 from __future__ import annotations
 
 import difflib
-import html
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from helpers.interview.bank_file import (
-    CHINESE,
-    one_of,
-    read_as_is,
-    read_code,
-    read_entries,
-    read_items,
-    read_record,
-    read_shown_by,
-    read_string,
-    read_strings,
-    read_text,
-)
-from helpers.interview.card_html import (
-    BOX,
-    both_languages,
-    evidence_link,
-    folded,
-    inline,
-    shown_html,
+from helpers.interview.card_html import BOX, both_languages, evidence_link, fold, shown_by
+from helpers.interview.cards import NotebookCell, ShownBy, function_named, has_number, rounds_to
+from helpers.learner.document import (
+    BREAK,
+    Content,
+    Element,
+    bold,
+    code_block,
+    element,
+    joined,
+    link,
+    marked,
+    section,
+    span,
     table,
+    table_row,
 )
-from helpers.interview.cards import NotebookCell, Publication, function_named, has_number, rounds_to
 from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.yaml_file import CHINESE, Code, check, read_list
 
 FOLDER = Path(__file__).parent
 CODE = (  # JupyterLab would break a line within a word
@@ -65,9 +58,13 @@ class Term:
     term: str
     zh: tuple[str, ...]
     says: Words
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     also: tuple[str, ...] = ()
     where: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.zh:
+            raise ValueError("`zh` is empty; give the usual Chinese term")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,12 +92,13 @@ class Glossary(tuple[Term, ...]):
         return "\n".join([f"Glossary, words in English and Chinese: {len(self)}", *chapters])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(_chapter_html(chapter, terms) for chapter, terms in self.by_chapter())}</div>"
+        folds = [fold(f"{name} · {len(terms)} words", _term_table(terms)) for name, terms in self.by_chapter()]
+        return section(folds).html
 
 
 def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> Glossary | Term:
     """All terms, or the one called `word` in either language. Raises ValueError, with similar ones, for another."""
-    entries = read_entries(Path(file), "terms", _read_term, lambda term: [term.term, *term.also])
+    entries = read_list(Path(file), "terms", Term, lambda term: [term.term, *term.also])
     terms = Glossary(sorted(entries, key=lambda term: term.chapter))
     if word is None:
         return terms
@@ -112,25 +110,13 @@ def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> 
     raise ValueError(f"{word!r} is not in the glossary; {hint}")
 
 
-def _read_term(fields: Any, where: str) -> Term:
-    where, values = read_record(fields, TERM_READERS, where, "term", optional=("also",), name="term")
-    if not values["zh"]:
-        raise ValueError(f"{where}: `zh` is empty; give the usual Chinese term")
-    return Term(where=where, **values)
-
-
-def _chapter_html(chapter: str, terms: list[Term]) -> str:
-    rows = "".join(map(_term_row, terms))
-    return folded(f"{html.escape(chapter)} · {len(terms)} words", f"<table>{rows}</table>")
-
-
-def _term_row(term: Term) -> str:
-    """One row: the English forms, the Chinese ones, or the first of `zh` if all are Latin, and what the term means."""
-    cell = f'<td style="{TOP_LEFT}">'
-    english = html.escape(", ".join((term.term, *term.also)))
-    chinese = html.escape("、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0])
-    says = both_languages(term.says)
-    return f'<tr>{cell}<b>{english}</b></td>{cell}<span lang="zh">{chinese}</span></td>{cell}{says}</td></tr>'
+def _term_table(terms: list[Term]) -> Element:
+    """A row per term: the English forms, the Chinese ones, or the first of `zh` if all are Latin, and what it means."""
+    rows = []
+    for term in terms:
+        chinese = "、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0]
+        rows.append([bold(", ".join((term.term, *term.also))), span(chinese, lang="zh"), both_languages(term.says)])
+    return table((), rows, cells=lambda column: {"style": TOP_LEFT})
 
 
 # -- myths -----------------------------------------------------------------------------------------------------------
@@ -161,8 +147,12 @@ class Myth:
     truth: Words
     run: str
     finds: tuple[MythNumber, ...]
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     where: str = ""
+
+    def __post_init__(self) -> None:
+        if self.run and not any(number.claimed is not None for number in self.finds):
+            raise ValueError("no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be")
 
     def refute(self, ranks: Any) -> Refutation:
         """Run it on a pool of four ranks (`helpers.ranks.Ranks(4)`)."""
@@ -230,34 +220,23 @@ class Myths(tuple[Myth, ...]):
         return "\n".join([f"Widespread claims that a run refutes: {len(self)}", *(f"- {one.claim.en}" for one in self)])
 
     def _repr_html_(self) -> str:
-        return f"<div>{''.join(map(_myth_html, self))}</div>"
+        return self.document.html
+
+    @property
+    def document(self) -> Element:
+        """What a notebook shows."""
+        return section(map(_myth_fold, self))
 
 
 def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
     """The claims of `myths.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return Myths(read_entries(Path(file), "myths", _read_myth, lambda myth: [myth.id]))
+    return Myths(read_list(Path(file), "myths", Myth))
 
 
-def _read_myth(fields: Any, where: str) -> Myth:
-    where, values = read_record(fields, MYTH_READERS, where, "myth", name="id")
-    if not any(number.claimed is not None for number in values["finds"]):
-        raise ValueError(
-            f"{where}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
-        )
-    return Myth(where=where, **values)
-
-
-def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
-    what, optional = "number under `finds`", ("claimed", "tolerance")
-    items = read_items(value, where, name)
-    records = [read_record(one, NUMBER_READERS, where, what, optional=optional) for one in items]
-    return tuple(MythNumber(**values) for _, values in records)
-
-
-def _myth_html(myth: Myth) -> str:
-    summary = f'<span lang="en">{inline(myth.claim.en)}</span><br><span lang="zh">{inline(myth.claim.zh)}</span>'
-    truths = [f'<div lang="{one}" style="{BOX}">{inline(myth.truth.in_(one))}</div>' for one in LANGUAGES]
-    return folded(summary, f"{''.join(truths)}{shown_html(myth)}")  # it takes anything with a `shown_by`
+def _myth_fold(myth: Myth) -> Element:
+    claim = [span(marked(myth.claim.en), lang="en"), BREAK, span(marked(myth.claim.zh), lang="zh")]
+    truths = [section(marked(myth.truth.in_(one)), lang=one, style=BOX) for one in LANGUAGES]
+    return fold(claim, truths, shown_by(myth.shown_by))
 
 
 # -- old posts -------------------------------------------------------------------------------------------------------
@@ -272,17 +251,17 @@ class OldPost:
     """
 
     id: str
-    old: str
-    today: str
+    old: Code
+    today: Code
     why: Words
     chapter: str
-    runs: str
-    proof: str
-    setup: str = ""
+    runs: Literal["process", "ranks", "torchrun"]
+    proof: Code
+    setup: Code = ""
     launch: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
-    gone: str = ""
-    warns: str = ""
+    gone: Code = ""
+    warns: Code = ""
     needs: str = ""
     since: str = ""
 
@@ -300,26 +279,21 @@ class OldPosts(tuple[OldPost, ...]):
         return "\n".join([f"Old posts, and today: {len(self)}", *rows])
 
     def _repr_html_(self) -> str:
-        heads = dict.fromkeys(("the post", "today"), "text-align:left;width:50%")
-        return table(heads, map(_post_rows, self), WIDE_TABLE)
+        rows = [one for post in self for one in _post_rows(post)]
+        heads = {"style": "text-align:left;width:50%"}
+        return table(("the post", "today"), rows, heads=lambda column: heads, style=WIDE_TABLE).html
 
 
 def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
     """The rows of `old_posts.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return OldPosts(read_entries(Path(file), "posts", _read_post, lambda post: [post.id]))
+    return OldPosts(read_list(Path(file), "posts", OldPost))
 
 
-def _read_post(fields: Any, where: str) -> OldPost:
-    _, values = read_record(fields, POST_READERS, where, "post", optional=OPTIONAL_IN_POST, name="id")
-    return OldPost(**values)
-
-
-def _post_rows(post: OldPost) -> str:
-    codes = "".join(
-        f'<td style="{TOP_LEFT}"><pre style="{CODE}">{html.escape(code)}</pre></td>' for code in (post.old, post.today)
-    )
-    why = both_languages(post.why)
-    return f'<tr>{codes}</tr><tr><td colspan="2" style="text-align:left;padding-bottom:1em">{why}</td></tr>'
+def _post_rows(post: OldPost) -> list[Element]:
+    """The two codes beside each other, and below them why."""
+    codes = [code_block(code, style=CODE) for code in (post.old, post.today)]
+    why = element("td", both_languages(post.why), colspan="2", style="text-align:left;padding-bottom:1em")
+    return [table_row(codes, cells=lambda column: {"style": TOP_LEFT}), table_row([why])]
 
 
 # -- sources ---------------------------------------------------------------------------------------------------------
@@ -336,6 +310,14 @@ COLUMN_WIDTHS = {  # "": the number of the item
 }  # fmt: skip
 
 
+def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
+    """ "S1 S3" as a tuple of documents."""
+    documents = tuple(str(value).split())
+    is_right = bool(documents) and not set(documents) - set(DOCUMENTS)
+    check(is_right, value, where, name, f"name documents of {', '.join(DOCUMENTS)}")
+    return documents
+
+
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One line, number or rule of the documents.
@@ -346,12 +328,18 @@ class Item:
     """
 
     n: int
-    of: tuple[str, ...]
-    answer: str
+    of: Annotated[tuple[str, ...], _read_documents]
+    answer: Literal[*EVIDENCE]
     shown: tuple[str, ...]
     says: Words  # what is right
-    printed: str = ""
+    printed: Code = ""
     topic: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.printed) == bool(self.topic):
+            raise ValueError("give `printed`, the document's own words, or `topic`, ours, and not both")
+        if not any(_is_evidence(self.answer, one) for one in self.shown):
+            raise ValueError(f"`{self.answer}` needs a {EVIDENCE[self.answer] or 'place'} under `shown`")
 
 
 class Items(tuple[Item, ...]):
@@ -369,34 +357,16 @@ class Items(tuple[Item, ...]):
         return "\n".join([f"{len(self)} items: {counts}", *rows])
 
     def _repr_html_(self) -> str:
-        heads = {title: f"{SOURCE_CELL};width:{width}" for title, width in COLUMN_WIDTHS.items()}
-        return table(heads, map(_item_row, self), WIDE_TABLE)
+        widths = [{"style": f"{SOURCE_CELL};width:{width}"} for width in COLUMN_WIDTHS.values()]
+        return table([*COLUMN_WIDTHS], map(_item_row, self), heads=lambda column: widths[column], style=WIDE_TABLE).html
 
 
 def sources(document: str | None = None, file: Path = FOLDER / "sources.yaml") -> Items:
     """The items of one document ("S2"), or all. Raises ValueError with file and line where one is wrong."""
     if document not in (None, *DOCUMENTS):
         raise ValueError(f"there is no document {document!r}; the documents are {', '.join(DOCUMENTS)}")
-    items = read_entries(Path(file), "items", _read_item, lambda item: [str(item.n)])
+    items = read_list(Path(file), "items", Item)
     return Items(item for item in items if document in (None, item.of[0]))
-
-
-def _read_item(fields: Any, where: str) -> Item:
-    where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
-    _, values = read_record(fields, ITEM_READERS, where, "source's item", optional=("printed", "topic"))
-    if ("printed" in values) == ("topic" in values):
-        raise ValueError(f"{where}: give `printed`, the document's own words, or `topic`, ours, and not both")
-    if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
-        raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
-    return Item(**values)
-
-
-def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
-    """ "S1 S3" as a tuple of documents."""
-    documents = tuple(str(value).split())
-    if not documents or set(documents) - set(DOCUMENTS):
-        raise ValueError(f"{where}: `of` is {value!r}; name documents of {', '.join(DOCUMENTS)}")
-    return documents
 
 
 def _is_evidence(answer: str, shown: str) -> bool:
@@ -406,37 +376,11 @@ def _is_evidence(answer: str, shown: str) -> bool:
     return ways[answer]
 
 
-def _item_row(item: Item) -> str:
+def _item_row(item: Item) -> Element:
     """One row of the table of sources: number, what is printed, what is right, how it is answered and where."""
+    document: Content = element("i", marked(item.topic))
     if item.printed:
-        document = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
-    else:
-        document = f"<i>{inline(item.topic)}</i>"
-    links = [(html.escape(text), address) for text, address in map(evidence_link, item.shown)]
-    shown = "<br>".join(f'<a href="{address}">{text}</a>' if address else text for text, address in links)
-    parts = (document, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
-    cells = "".join(f'<td style="{SOURCE_CELL}">{part}</td>' for part in parts)
-    return f'<tr id="item-{item.n}"><td style="{SOURCE_CELL}">{item.n}</td>{cells}</tr>'
-
-
-# -- the fields of each file -----------------------------------------------------------------------------------------
-TERM_READERS = {
-    "term": read_string, "zh": read_strings, "says": read_text, "shown_by": read_shown_by, "also": read_strings,
-}  # fmt: skip
-MYTH_READERS = {
-    "id": read_string, "claim": read_text, "truth": read_text, "run": read_string, "finds": _read_finds,
-    "shown_by": read_shown_by,
-}  # fmt: skip
-NUMBER_READERS = {
-    "name": read_string, "value": read_as_is, "says": read_string, "claimed": read_as_is, "tolerance": read_as_is,
-}  # fmt: skip
-OPTIONAL_IN_POST = ("setup", "launch", "prints", "gone", "warns", "needs", "since")
-POST_READERS = {
-    **dict.fromkeys(("id", "old", "today"), read_code), "why": read_text, "chapter": read_code,
-    "runs": one_of("process", "ranks", "torchrun"), "proof": read_code, "setup": read_code, "launch": read_strings,
-    "prints": read_strings, **dict.fromkeys(("gone", "warns", "needs", "since"), read_code),
-}  # fmt: skip
-ITEM_READERS = {
-    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE),
-    "shown": read_strings, "says": read_text,
-}  # fmt: skip
+        document = code_block(item.printed, style=f"{CODE};white-space:pre-wrap")
+    links = [link(text, address) if address else text for text, address in map(evidence_link, item.shown)]
+    cells = (str(item.n), document, both_languages(item.says), [bold(item.answer), BREAK, joined(BREAK, links)])
+    return table_row(cells, cells=lambda column: {"style": SOURCE_CELL}, id=f"item-{item.n}")

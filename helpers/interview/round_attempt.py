@@ -35,8 +35,9 @@ from helpers.interview.round_items import (
     rounds,
     words,
 )
-from helpers.interview.sheet import Markup, Sheet
+from helpers.interview.sheet import Sheet
 from helpers.learner import progress
+from helpers.learner.document import Content, marked
 from helpers.learner.progress import FilePath
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
@@ -119,9 +120,9 @@ class RoundSheet(Sheet):
         again = "" if self.points == self.most else words("again", self.language, id=self.item.id)
         return [(self.word("read_on") + again, self.links)]
 
-    def cells(self, number: int, item: RoundRow, to: Markup) -> tuple[str, ...]:
-        """A row of the table, one text per column."""
-        return str(number), to.text(item.title), to.text(item.given), to.text(item.right), item.score
+    def cells(self, number: int, item: RoundRow) -> tuple[Content, ...]:
+        """A row of the table."""
+        return str(number), marked(item.title), marked(item.given), marked(item.right), item.score
 
     def _lines(self, number: int, item: RoundRow) -> list[str]:
         """A row as plain text: its title, and below it what was given, what is right, and the points."""

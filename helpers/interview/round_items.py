@@ -2,8 +2,7 @@
 
 Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` (a script
 that fails or hangs, with its log) is a debugging round too. Design rounds stand in `design_rounds.yaml`.
-`round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh. `read_record` reads one
-YAML mapping and returns where it stands, for errors, and its fields; `name` is the field whose value errors quote.
+`round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh.
 
 A text holds no number of its own. It names one as `{name}`, which the round's `numbers` give or compute with the
 course's predictors, so no text can disagree with them. In a design round the numbers are those of a `Scenario`: a model
@@ -14,25 +13,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from helpers.commands.broken_jobs import BrokenJob, broken_jobs
-from helpers.interview.bank_file import (
-    one_of,
-    read_as_is,
-    read_entries,
-    read_items,
-    read_record,
-    read_shown_by,
-    read_text,
-)
-from helpers.interview.cards import UNITS, Check, NotebookCell, Publication, compute
+from helpers.interview.cards import UNITS, NotebookCell, NumberCall, ShownBy, compute
 from helpers.learner.words import LANGUAGES, Words, book, use_language
+from helpers.learner.yaml_file import Code, named, read_list
 from helpers.predict.advice import Advice, advise
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
@@ -50,8 +41,8 @@ CHANGES = ("network", "num_nodes", "gpu", "seq")  # what a follow-up question ca
 class Scenario:
     """A model on a cluster. global_batch: sequences per step."""
 
-    model: ModelSpec
-    cluster: Cluster
+    model: Annotated[ModelSpec, named(PRESETS)]
+    cluster: Annotated[Cluster, named(CLUSTERS)]
     global_batch: int
 
     @cached_property
@@ -99,7 +90,7 @@ class Scenario:
                 texts[language] = words("plan", language, name=chosen.title, plan=chosen.plan_text)
         return Words(**texts)
 
-    def changed(self, change: Mapping[str, Any], where: str = "change") -> Scenario:
+    def changed(self, change: Mapping[str, Any]) -> Scenario:
         """The scenario of a follow-up question.
 
         network: multiplies the bandwidth. num_nodes, gpu, seq: the new ones. Longer sequences keep the number of tokens
@@ -107,7 +98,7 @@ class Scenario:
         """
         unknown = [name for name in change if name not in CHANGES]
         if unknown:
-            raise ValueError(f"{where}: `change` has {unknown[0]!r}; a follow-up changes {', '.join(CHANGES)}")
+            raise ValueError(f"`change` has {unknown[0]!r}; a follow-up changes {', '.join(CHANGES)}")
         model, cluster, batch = self.model, self.cluster, self.global_batch
         if "seq" in change:
             batch = batch * model.seq // change["seq"]
@@ -120,52 +111,27 @@ class Scenario:
         return Scenario(model, replace(cluster, num_nodes=change.get("num_nodes", cluster.num_nodes)), batch)
 
 
-def read_scenario(fields: Any, where: str, name: str = "scene") -> Scenario:
-    """`{model: llama3-8b, cluster: 8 H100, global_batch: 512}`. Raises ValueError for an unknown model or cluster."""
-    if not isinstance(fields, dict) or set(fields) != {"model", "cluster", "global_batch"}:
-        raise ValueError(f"{where}: `scene` must hold model, cluster and global_batch and nothing else")
-    for key, known in (("model", PRESETS), ("cluster", CLUSTERS)):
-        if fields[key] not in known:
-            raise ValueError(f"{where}: `scene.{key}` is {fields[key]!r}; it must be one of {', '.join(known)}")
-    return Scenario(PRESETS[fields["model"]], CLUSTERS[fields["cluster"]], fields["global_batch"])
-
-
 # -- the numbers of a text -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class RoundNumber:
-    """A number of a text: it is given as `value`, or computed by `call`, as an interview card's are (cards.py).
+class RoundNumber(NumberCall):
+    """A number of a text: it is given as `value`, or computed by `call`.
 
-    call: the dotted name of a function. args, kwargs: its arguments, where "$model.num_params" is an attribute of the
-    scenario, and "$tokens" an earlier number. attribute: of the returned object, None if that is the number. unit,
+    Of its arguments, "$model.num_params" is an attribute of the scenario, and "$tokens" an earlier number. unit,
     decimals: how the number is printed.
     """
 
-    value: float | None = None
     call: str = ""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    attribute: str | None = None
-    unit: str = ""
+    value: float | None = None
+    unit: Literal[*UNITS] = ""
     decimals: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.call) == (self.value is not None):
+            raise ValueError("write `value` or `call`, and not both")
 
     def format(self, value: float) -> str:
         """A value with its unit: "64.2 MB"."""
         return f"{value / UNITS[self.unit]:,.{self.decimals}f} {self.unit}".strip()
-
-
-def _read_number(fields: Any, where: str) -> RoundNumber:
-    """One entry of `numbers`."""
-    known = set(RoundNumber.__dataclass_fields__)
-    # Exactly one of `value` and `call` must be there.
-    if not isinstance(fields, dict) or not set(fields) <= known or ("value" in fields) == ("call" in fields):
-        raise ValueError(f"{where}: write `value` or `call`, and beside it {', '.join(sorted(known))}")
-    if fields.get("unit", "") not in UNITS:
-        raise ValueError(f"{where}: `unit` is {fields['unit']!r}; it must be one of {', '.join(UNITS)}")
-    return RoundNumber(**{**fields, "args": tuple(fields.get("args", ()))})
-
-
-def _read_numbers(fields: Any, where: str, name: str) -> dict[str, RoundNumber]:
-    return {key: _read_number(one, f"{where}, number {key}") for key, one in fields.items()}
 
 
 def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> float:
@@ -187,9 +153,7 @@ def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario 
         return number_value(path, numbers, scene) if path in numbers else attrgetter(path)(scene)
 
     args, kwargs = map(resolved, number.args), {key: resolved(one) for key, one in number.kwargs.items()}
-    # Only the call is made; the value and the text with which a card's Check compares its result are not used.
-    check = Check(call=number.call, value=0, says="", args=tuple(args), kwargs=kwargs, attribute=number.attribute)
-    return float(compute(check))
+    return float(compute(replace(number, args=tuple(args), kwargs=kwargs)))
 
 
 def fill_numbers(text: Words, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> Words:
@@ -214,9 +178,13 @@ def fill_numbers(text: Words, numbers: Mapping[str, RoundNumber], scene: Scenari
 # -- rounds ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class MarkedMistake:
-    """A mistake in the text of a round. lines: marking any of these, numbered from 1, counts as finding it."""
+    """A mistake in the text of a round. lines: marking any of these, numbered from 1, counts as finding it.
 
-    lines: tuple[int, ...]
+    The YAML names a line by a part that stands in it alone, so that edits above it move no mark. The round makes it the
+    number.
+    """
+
+    lines: tuple[Any, ...]
     hint: Words
     why: Words
 
@@ -226,16 +194,27 @@ class DesignQuestion:
     """One question of a design round.
 
     number: which of `numbers` is asked for, "" where a plan is. tolerance: relative, of that number. within: a plan is
-    fast if its step takes at most so many times as long as the step of the adviser's plan.
+    fast if its step takes at most so many times as long as the step of the adviser's plan. change: what is another in
+    its scenario than in that of the round, as in "and on half the nodes?".
     """
 
     text: Words
     why: Words
-    scene: Scenario
     number: str = ""
     tolerance: float = 0.05
     within: float = 1.1
     numbers: dict[str, RoundNumber] = field(default_factory=dict)
+    change: dict[str, Any] = field(default_factory=dict)
+    scene: Scenario | None = None  # the round's, changed
+
+    def asked_in(self, scene: Scenario, numbers: Mapping[str, RoundNumber]) -> DesignQuestion:
+        """The question with the scenario and the numbers of its round; one that has them already stays as it is."""
+        if self.scene is not None:
+            return self
+        numbers = {**numbers, **self.numbers}
+        if self.number and self.number not in numbers:
+            raise ValueError(f"`number` is {self.number!r}; it must be one of {', '.join(numbers)}")
+        return replace(self, scene=scene.changed(self.change), numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +231,7 @@ class Round:
     title: Words
     prompt: Words
     model: Words
-    shown_by: NotebookCell | Publication
+    shown_by: ShownBy
     numbers: dict[str, RoundNumber] = field(default_factory=dict)
     scene: Scenario | None = None
 
@@ -270,10 +249,26 @@ class Marked(Round):
     because its own tests show that it fails.
     """
 
-    text: str
+    kind: Literal[*ROUNDS[:2]]
+    text: Code
     mistakes: tuple[MarkedMistake, ...]
-    runs: str
+    runs: Literal["process", "ranks"]
     proof: str
+
+    def __post_init__(self) -> None:
+        if not self.mistakes:
+            raise ValueError("`mistakes` is empty; name at least one line that is wrong")
+        found = [replace(one, lines=tuple(map(self._line_number, one.lines))) for one in self.mistakes]
+        object.__setattr__(self, "mistakes", tuple(found))  # the dataclass is frozen
+
+    def _line_number(self, line: int | str) -> int:
+        """The number of a line that is given by its number, or by a part that stands in it alone."""
+        if isinstance(line, int):
+            return line
+        numbers = [number for number, text in enumerate(self.lines, start=1) if line in text]
+        if len(numbers) != 1:
+            raise ValueError(f"`lines` has {line!r}, which stands in {len(numbers)} lines of `text`; it must be in 1")
+        return numbers[0]
 
     @property
     def lines(self) -> list[str]:
@@ -289,48 +284,24 @@ class Marked(Round):
 class Design(Round):
     """A round that asks for a plan, and for the numbers behind it."""
 
+    kind: str = "design"
     questions: tuple[DesignQuestion, ...]
+
+    def __post_init__(self) -> None:
+        questions = tuple(one.asked_in(self.scene, self.numbers) for one in self.questions)
+        object.__setattr__(self, "questions", questions)  # the dataclass is frozen
 
 
 def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
     """All rounds, or those of a kind. Raises ValueError with file and line where one is written wrongly."""
-    marked, design = folder / "marked_rounds.yaml", folder / "design_rounds.yaml"
-    every = _read_file(marked, _read_marked) + _broken_job_rounds() + _read_file(design, _read_design)
+    marked = _read_file(folder / "marked_rounds.yaml", Marked)
+    every = marked + _broken_job_rounds() + _read_file(folder / "design_rounds.yaml", Design)
     return tuple(one for one in every if kind in ("", one.kind))
 
 
 @functools.cache
-def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ...]:
-    """The rounds of a file. `read` makes one of an entry and of where it stands."""
-    return read_entries(path, "rounds", read, lambda one: [one.id])  # the last one: names that only one entry may have
-
-
-def _read_marked(fields: Any, where: str) -> Marked:
-    """A debugging or review round from its YAML mapping, where `round` is its kind and `places` are its mistakes."""
-    where, values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
-    kind, text = values.pop("round"), values.pop("text").rstrip("\n")
-    mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))
-    if not mistakes:
-        raise ValueError(f"{where}: `places` is empty; name at least one line that is wrong")
-    return Marked(**values, kind=kind, text=text, mistakes=mistakes)
-
-
-def _read_mistake(fields: Any, lines: list[str], where: str) -> MarkedMistake:
-    """A mistake: a line of the text, named by a part of it, and other lines that count as well (`or`)."""
-    _, values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
-    texts = (values["line"], *values.get("or", []))
-    numbers = tuple(_line_number(text, lines, where) for text in texts)
-    return MarkedMistake(lines=numbers, hint=values["hint"], why=values["why"])
-
-
-def _line_number(part: str, lines: list[str], where: str) -> int:
-    """The number of the line that contains this text. The YAML names lines by text, so edits above move no mark."""
-    numbers = [number for number, line in enumerate(lines, start=1) if part in line]
-    if len(numbers) != 1:
-        raise ValueError(
-            f"{where}: `line` is {part!r}, which stands in {len(numbers)} lines of `text`; it must be in 1"
-        )
-    return numbers[0]
+def _read_file(path: Path, kind: type[Round]) -> tuple[Round, ...]:
+    return read_list(path, "rounds", kind)
 
 
 @functools.cache
@@ -341,45 +312,12 @@ def _broken_job_rounds() -> tuple[Marked, ...]:
 def _broken_job_round(job: BrokenJob) -> Marked:
     """A broken job as a debugging round: its script, then its log."""
     lines = tuple(job.line_number(part) for part in (job.line, *job.other_lines))
+    notebook, _, anchor = job.shown_by.partition("#")
     # Between remedy and tool stands a space in English, and nothing in Chinese.
     return Marked(
         id=job.name.replace("_", "-"), kind="debugging", minutes=15, title=job.title, prompt=job.symptom,
-        model=Words(en=" ", zh="").join([job.remedy, job.tool]), shown_by=read_shown_by(job.shown_by, job.name),
+        model=Words(en=" ", zh="").join([job.remedy, job.tool]),
+        shown_by=NotebookCell(notebook=notebook, anchor=anchor),
         text=f"{job.script}----\n{job.log.rstrip()}", runs="ranks", proof="",
         mistakes=(MarkedMistake(lines=lines, hint=job.hint, why=job.cause),),
     )  # fmt: skip
-
-
-def _read_design(fields: Any, where: str) -> Design:
-    """A design round from its YAML mapping."""
-    where, values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
-    scene, numbers = values["scene"], values.get("numbers", {})
-    questions = tuple(_read_question(one, scene, numbers, where) for one in values.pop("questions"))
-    return Design(**values, kind="design", questions=questions)
-
-
-def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber], where: str) -> DesignQuestion:
-    """One question of a design round. Its `change` makes another scenario, as in "and on half the nodes?"."""
-    _, values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
-    numbers = numbers | values.get("numbers", {})
-    scene = scene.changed(values.pop("change", {}), where)
-    if values.get("number") not in (None, *numbers):
-        raise ValueError(f"{where}: `number` is {values['number']!r}; it must be one of {', '.join(numbers)}")
-    return DesignQuestion(**values | {"scene": scene, "numbers": numbers})
-
-
-# The fields of each kind of entry, with the function that reads it: (value, where, name of the field) -> value.
-# IN_BOTH: in marked and in design rounds. ROUNDS[:2]: debugging and review, the rounds that are marked.
-IN_BOTH = {
-    "id": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
-    "model": read_text, "shown_by": read_shown_by,
-}  # fmt: skip
-MARKED_READERS = IN_BOTH | {
-    "round": one_of(*ROUNDS[:2]), "text": read_as_is, "places": read_items, "runs": one_of("process", "ranks"),
-    "proof": read_as_is, "numbers": _read_numbers,
-}  # fmt: skip
-MISTAKE_READERS = {"line": read_as_is, "or": read_as_is, "hint": read_text, "why": read_text}
-DESIGN_READERS = IN_BOTH | {"scene": read_scenario, "numbers": _read_numbers, "questions": read_items}
-OPTIONAL_IN_QUESTION = ("change", "number", "tolerance", "within", "numbers")
-QUESTION_READERS = {"text": read_text, "why": read_text} | dict.fromkeys(OPTIONAL_IN_QUESTION, read_as_is)
-QUESTION_READERS["numbers"] = _read_numbers

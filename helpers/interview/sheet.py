@@ -1,28 +1,44 @@
 """Defines the sheet after a mock interview: times, ratings, strong and weak topics, and where to read on.
 
 A mock interview is five cards (questions that the learner answers aloud and rates) and a drill (a program to write). A
-sheet has one row for each. It is plain text, Markdown, or HTML in a notebook. `RoundSheet` in `round_attempt.py` is
-another table in the same frame. `words(key, language)` is a sentence or word of the quiz; those of the sheet have keys
-such as "sheet.next".
+sheet has one row for each. It is one document, shown as text, as Markdown and as HTML. `RoundSheet` in
+`round_attempt.py` is another table in the same frame. `words(key, language)` is a sentence or word of the quiz. Those
+of the sheet have keys such as "sheet.next".
 """
 
 from __future__ import annotations
 
-import html
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.interview.card_html import QUIET, anchor, card_link, file_address, inline, paragraphs
+from helpers.interview.card_html import PARAGRAPH, QUIET, card_link, file_address
 from helpers.interview.cards import Card, NotebookCell, topic_name, words
 from helpers.interview.drills import Attempt, Drill, Stopwatch, clock_text
+from helpers.learner.document import (
+    BREAK,
+    Content,
+    Element,
+    heading,
+    joined,
+    link,
+    listed,
+    marked,
+    page,
+    paragraph,
+    paragraphs,
+    section,
+    span,
+    strong,
+    table,
+)
 
 # States of a row that was answered well, and of one that was not.
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
 COLUMNS = ("number", "question", "time", "of", "rating", "read")  # keys of headings; "of": the limit of the time
+LABEL = "font-size:1em;font-weight:bold;margin:.8em 0 .2em"  # of a heading below the table
 CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bottom:1px solid rgba(128,128,128,.4)"
 
 
@@ -88,38 +104,6 @@ def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
     found = {name: file_address(path) for name, path in files.items()}  # None where there is no such notebook
     more = [(words[f"sheet.{name}"].say(language, card.chapter), href) for name, href in found.items() if href]
     return (card_link(card, language=language), *more)
-
-
-# -- formats ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Markup:
-    """How a format writes a text, a text in a quieter style, a link (text, address) and a line break.
-
-    has_marks: whether ✓ (strong) or ○ (weak) stands before a state.
-    """
-
-    text: Callable[[str], str]
-    quiet: Callable[[str], str]
-    link: Callable[[str, str], str]
-    line_break: str
-    has_marks: bool = False
-
-
-def _table_cell(text: str) -> str:
-    """Text for a Markdown table: on one line, with its bars escaped."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _markdown_link(text: str, href: str) -> str:
-    return f"[{_table_cell(text)}]({href})"
-
-
-def _quiet_html(text: str) -> str:
-    return f'<span style="{QUIET}">{html.escape(text)}</span>'
-
-
-MARKDOWN = Markup(_table_cell, str, _markdown_link, "<br>")  # str: Markdown has no quieter style
-HTML = Markup(inline, _quiet_html, anchor, "<br/>", has_marks=True)
 
 
 # -- the sheet -------------------------------------------------------------------------------------------------------
@@ -190,11 +174,6 @@ class Sheet:
         last = "write_again" if item.kind == "drill" else "ask_again"
         return self.word("read_on") + self.word(last).format(item.key if item.kind == "drill" else item.topic)
 
-    def _filled_steps(self, to: Callable[[str], str], link: Callable[[str, str], str]) -> list[str]:
-        """The steps, each as one text. to: writes a sentence in the format. link: writes a link."""
-        comma = self.word("comma")
-        return [to(step).replace("{}", comma.join(link(*one) for one in links)) for step, links in self.steps()]
-
     def time(self, item: SheetItem) -> str:
         """The time that it took, with a word where that was more than the limit."""
         if item.seconds is None:
@@ -211,13 +190,47 @@ class Sheet:
         return words(f"sheet.{item.state}" if f"sheet.{item.state}" in words else item.state, self.language)
 
     @property
+    def document(self) -> Element:
+        """The sheet in every format. Its colours are those of the page around it, so dark mode works too."""
+        rows = [self.cells(number, item) for number, item in enumerate(self.items, start=1)]
+        lines = [line for number, item in enumerate(self.items, start=1) for line in self._lines(number, item)]
+        extra = dict.fromkeys(self.ONE_LINE_COLUMNS, ";white-space:nowrap")  # index of a column -> CSS
+        extra |= dict.fromkeys(self.WIDE_COLUMNS, ";min-width:9em")
+        closing, text = self.closing
+        return section(
+            heading(self.heading, 3),
+            table(
+                self.columns, rows, heads=lambda column: {"style": CELL},
+                cells=lambda column: {"style": CELL + extra.get(column, "")},
+                style="border-collapse:collapse;margin:.4em 0", plain="\n".join(lines),
+            ),
+            paragraph(joined(BREAK, map(strong, self.summary)), style=PARAGRAPH),
+            [heading(closing, 4, style=LABEL), paragraphs(text, style=PARAGRAPH)] if text else None,
+            heading(self.word("next"), 4, style=LABEL),
+            listed(map(self._filled, self.steps()), style="margin:.2em 0"),
+            lang=self.language, style="max-width:64em",
+        )  # fmt: skip
+
+    def _filled(self, step: tuple[str, tuple[tuple[str, str], ...]]) -> Content:
+        """A step with its links."""
+        sentence, links = step
+        before, _, after = sentence.partition("{}")
+        return marked(before), joined(self.word("comma"), [link(*one) for one in links]), marked(after)
+
+    @property
     def text(self) -> str:
         """The sheet as plain text."""
-        lines = [self.heading, ""]
-        for number, item in enumerate(self.items, start=1):
-            lines += self._lines(number, item)
-        lines += ["", *self.summary, "", *(f"{part}\n" for part in self.closing if part), self.word("next")]
-        return "\n".join(lines + [f"- {step}" for step in self._filled_steps(str, lambda text, href: text)])
+        return self.document.text
+
+    def markdown(self) -> str:
+        """The sheet for a file or a Markdown cell."""
+        return self.document.markdown
+
+    def _repr_html_(self) -> str:
+        return self.document.html
+
+    def __repr__(self) -> str:
+        return self.text
 
     def _lines(self, number: int, item: SheetItem) -> list[str]:
         """A row as plain text."""
@@ -225,32 +238,12 @@ class Sheet:
         links = [f"   {text}{words('colon', self.language)}{href}" for text, href in item.links]
         return [f"{number}. {item.title}", f"   {self.tag(item)} · {result}", *links]
 
-    def cells(self, number: int, item: SheetItem, to: Markup) -> tuple[str, ...]:
-        """A row of the table, one text per column."""
+    def cells(self, number: int, item: SheetItem) -> tuple[Content, ...]:
+        """A row of the table, ✓ before what was strong and ○ before what was weak."""
         mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
-        state = (mark if to.has_marks else "") + self.state(item)
-        title = f"{to.text(item.title)}{to.line_break}{to.quiet(self.tag(item))}"
-        links = to.line_break.join(to.link(*one) for one in item.links)
-        return str(number), title, self.time(item), clock_text(item.limit), state, links
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def markdown(self) -> str:
-        """The sheet for a file or a Markdown cell."""
-        columns = self.columns
-        lines = [f"# {self.heading}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-        for number, item in enumerate(self.items, start=1):
-            lines.append(f"| {' | '.join(self.cells(number, item, MARKDOWN))} |")
-        lines += ["", *(f"**{line}**  " for line in self.summary), ""]
-        heading, text = self.closing
-        if text:
-            lines += [f"## {heading}", "", text, ""]
-        lines += [f"## {self.word('next')}", ""]
-        return "\n".join(lines + [f"- {step}" for step in self._filled_steps(str, _markdown_link)]) + "\n"
-
-    def _repr_html_(self) -> str:
-        return sheet_html(self)
+        title = [marked(item.title), BREAK, span(self.tag(item), style=QUIET)]
+        links = joined(BREAK, [link(*one) for one in item.links])
+        return str(number), title, self.time(item), clock_text(item.limit), mark + self.state(item), links
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the sheet to a .md, .html or .txt file, never over another file: the new one gets a number.
@@ -260,8 +253,8 @@ class Sheet:
         path = Path(path)
         if path.suffix not in SUFFIXES:
             raise ValueError(f"a sheet is saved as {', '.join(SUFFIXES)}; the file was to be {path.name!r}")
-        page = f'<!doctype html><meta charset="utf-8"><title>{html.escape(self.heading)}</title>{self._repr_html_()}\n'
-        texts = {".md": self.markdown(), ".html": page, ".txt": self.text + "\n"}
+        whole = page(self.document, title=self.heading, lang=self.language)
+        texts = {".md": self.markdown(), ".html": whole, ".txt": self.text + "\n"}
         return write_new(path, texts[path.suffix])
 
 
@@ -275,30 +268,3 @@ def write_new(path: Path, text: str) -> Path:
             return candidate
         except FileExistsError:
             candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
-
-
-def sheet_html(sheet: Sheet) -> str:
-    """The sheet as HTML: the table, the summary, next steps. Its colours are the page's, so dark mode works too."""
-    head = "".join(f'<th scope="col" style="{CELL}">{name}</th>' for name in sheet.columns)
-    rows = "".join(_row(sheet, number, item) for number, item in enumerate(sheet.items, start=1))
-    summary = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
-    heading, text = sheet.closing
-    summary += f'<p style="margin:.8em 0 .2em"><b>{heading}</b></p>{paragraphs(text)}' if text else ""
-    steps = "".join(f"<li>{step}</li>" for step in sheet._filled_steps(inline, anchor))
-    return (
-        f'<div lang="{sheet.language}" style="max-width:64em"><h3>{html.escape(sheet.heading)}</h3>'
-        f'<table style="border-collapse:collapse;margin:.4em 0">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{summary}"
-        f'<p style="margin:.8em 0 .2em"><b>{sheet.word("next")}</b></p><ul style="margin:.2em 0">{steps}</ul></div>'
-    )
-
-
-def _row(sheet: Sheet, number: int, item: SheetItem) -> str:
-    """One row of the HTML table."""
-    extra = dict.fromkeys(sheet.ONE_LINE_COLUMNS, ";white-space:nowrap")  # index of a column -> CSS
-    extra |= dict.fromkeys(sheet.WIDE_COLUMNS, ";min-width:9em")
-    cells = "".join(
-        f'<td style="{CELL}{extra.get(column, "")}">{cell}</td>'
-        for column, cell in enumerate(sheet.cells(number, item, HTML))
-    )
-    return f"<tr>{cells}</tr>"

@@ -20,8 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.cards import topic_name, words
-from helpers.interview.dialogue_html import scorecard_text, speaker, write_page
-from helpers.interview.dialogues import Dialogue, DialogueStep, dialogue, dialogue_names
+from helpers.interview.dialogues import (
+    Dialogue,
+    DialogueStep,
+    dialogue,
+    dialogue_names,
+    scorecard_text,
+    speaker,
+    write_page,
+)
 from helpers.interview.dialogues import words as dialogue_words
 from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Stopwatch, clock_text, drills
 from helpers.interview.mock import CARD_SECONDS, MockInterview

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from numbers import Real
 
+from helpers.learner import document
+from helpers.learner.words.wrapping import aligned
 from helpers.quantities.units import format_ratio, format_value
 
 _CELL = "padding:2px 12px;text-align:right"  # the CSS of a cell with a number
@@ -57,29 +58,16 @@ class Comparison:
         return [row.name, *(format_value(value, row.unit) for value in values), format_ratio(row.ratio)]
 
     def __repr__(self) -> str:
-        table = self.table()
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(self._text_line(line, widths) for line in table)
-
-    @staticmethod
-    def _text_line(line: list[str], widths: list[int]) -> str:
-        """One line of the text table, with columns of these widths."""
-        cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        return "  ".join((line[0].ljust(widths[0]), *list(cells)[1:]))
+        return "\n".join(aligned(self.table()))
 
     def _repr_html_(self) -> str:
-        header, *body = self.table()
-        head = "".join(f'<th scope="col" style="{_CELL}">{escape(cell)}</th>' for cell in header)
-        rows = "".join(self._html_row(line) for line in body)
-        style = "font-variant-numeric:tabular-nums"
-        return f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-
-    @staticmethod
-    def _html_row(line: list[str]) -> str:
-        """One row of the HTML table; its first cell is its heading."""
-        name = f'<th scope="row" style="padding:2px 12px;text-align:left">{escape(line[0])}</th>'
-        cells = "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in line[1:])
-        return f"<tr>{name}{cells}</tr>"
+        head, *body = self.table()
+        styles = ["padding:2px 12px;text-align:left", *[_CELL] * (len(head) - 1)]  # the first column has the names
+        shown = document.table(
+            head, body, has_row_heads=True, heads=lambda column: {"style": _CELL},
+            cells=lambda column: {"style": styles[column]}, style="font-variant-numeric:tabular-nums",
+        )  # fmt: skip
+        return shown.html
 
 
 def _unit_of(name: str) -> str:

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import ipywidgets
 
-from helpers.interview.dialogue_html import (
+from helpers.interview.dialogues import (
+    DialogueStep,
+    dialogue,
     dialogue_html,
     scorecard_html,
     scorecard_text,
     turn_html,
     turn_text,
+    words,
     write_page,
 )
-from helpers.interview.dialogues import DialogueStep, dialogue, words
 from helpers.widgets.interview_view import InterviewView, draw_buttons, language_dial, set_dial_widths
 from helpers.widgets.view import Page, button, display, row
 

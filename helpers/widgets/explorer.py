@@ -21,7 +21,9 @@ from helpers.draw import Label, Scene, to_svg
 from helpers.draw.palette import words  # the texts that are shown, by name: learner/words/draw.yaml
 from helpers.draw.picture import STYLE
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
+from helpers.learner.document import table
 from helpers.learner.words import language, use_language
+from helpers.learner.words.wrapping import aligned
 from helpers.records import Timeline
 from helpers.widgets.dials import panel
 from helpers.widgets.view import STATIC, SavedWidget, button, row
@@ -125,26 +127,13 @@ def _alert_html(sentence: str, last: str) -> str:
 
 def _table_html(rows: Rows) -> str:
     """The table as HTML; "" without rows."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
-    body = "".join(f"<tr>{_cells(list(row.values()))}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cells(values: list[str]) -> str:
-    """The cells of a row; the first one is its heading."""
-    others = "".join(f"<td>{escape(value)}</td>" for value in values[1:])
-    return f'<th scope="row">{escape(values[0])}</th>{others}'
+    return table([*rows[0]], [[*row.values()] for row in rows], has_row_heads=True).html if rows else ""
 
 
 def _plain_table(rows: Rows) -> list[str]:
     """The table in columns of equal width: one line for the names, one for each row."""
-    if not rows:
-        return []
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    lines = [[*rows[0]], *([*row.values()] for row in rows)] if rows else []
+    return [line.rstrip() for line in aligned(lines, left=len(lines[0]))] if lines else []
 
 
 def with_sentence(scene: Scene | None, sentence: str) -> Scene:

@@ -24,6 +24,7 @@ from helpers.interview.bank_file import load_bank
 from helpers.interview.reviews import Reviews
 from helpers.learner import progress
 from helpers.learner.course import Chapter, chapters, week
+from helpers.learner.document import Element, html_of, table, table_row
 from helpers.learner.progress import Progress, Standing
 from helpers.learner.words import book
 from helpers.widgets.view import SavedWidget, alert_html, button, style_sheet
@@ -163,23 +164,22 @@ def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, 
     """The sentences above the tables, given as (caption, rows of cells). following: the key of the next task."""
     first, *problems = sentences
     above = f'<p aria-live="polite">{escape(first)}</p>' + "".join(map(alert_html, problems))
-    return above + "".join(_table(caption, rows, following) for caption, rows in tables)
+    return above + html_of(_table(caption, rows, following) for caption, rows in tables)
 
 
-def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -> str:
-    """A table as HTML. Rows with fewer cells than there are COLUMNS have the first ones."""
-    columns = COLUMNS[: len(rows[0])] if rows else ()
-    head = "".join(f'<th scope="col">{words(name)}</th>' for name in columns)
-    body = "".join(_row(row, is_next=row[0] == following) for row in rows)
-    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -> Element:
+    """A table. Rows with fewer cells than there are COLUMNS have the first ones.
 
-
-def _row(row: Sequence[str], *, is_next: bool) -> str:
-    """A row as HTML; the next task is named as such, also for a screen reader (aria-current)."""
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-    key = escape(row[0]) + (words("next") if is_next else "")
-    mark = ' aria-current="step"' if is_next else ""
-    return f'<tr{mark}><th scope="row">{key}</th>{cells}</tr>'
+    The next task is named as such, also for a screen reader (aria-current).
+    """
+    columns = [words(name) for name in COLUMNS[: len(rows[0])]] if rows else ()
+    shown = [
+        table_row([key + words("next"), *cells], has_head=True, aria_current="step")
+        if key == following
+        else table_row([key, *cells], has_head=True)
+        for key, *cells in rows
+    ]
+    return table(columns, shown, caption=caption)
 
 
 class CourseMap(_ProgressWidget):

@@ -138,8 +138,8 @@ def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
 
 def test_the_page_begins_with_flags_their_lines_and_attempts():
     table = report(ADA, BOB, attempts={"ada": {"03.start": 1, "03.average": 6}}).split("</table>")[0]
-    assert "<td>1 certain (start:4)</td><td class='number'>–</td>" in table
-    assert "<td>–</td><td class='number'>7</td>" in table and "attempts: 6" in table
+    assert '<td>1 certain (start:4)</td><td class="number">–</td>' in table
+    assert '<td>–</td><td class="number">7</td>' in table and "attempts: 6" in table
 
 
 def test_similar_answers_stand_side_by_side_and_accuse_nobody():

@@ -141,7 +141,7 @@ def test_the_pages_keep_the_answers_apart(lang, says, handed_in, fake, settings,
     page = (tmp_path / "viva" / "01-ada___co.html").read_text(encoding="utf-8")
     answers = (tmp_path / "viva" / "answers.html").read_text(encoding="utf-8")
     assert code == 0 and "3 questions" in capsys.readouterr().out
-    assert says in page and says in answers and "ada &amp; co" in page and f"lang='{lang}'" in page
+    assert says in page and says in answers and "ada &amp; co" in page and f'lang="{lang}"' in page
     assert "it fails" not in page and "it fails &lt;b&gt;" in answers and "http" not in page
 
 

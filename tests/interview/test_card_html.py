@@ -21,7 +21,7 @@ from helpers.interview.card_html import (
     inline,
     paragraphs,
     reading_minutes,
-    shown_html,
+    shown_by,
     source_link,
 )
 from helpers.interview.cards import NotebookCell, Publication
@@ -96,7 +96,7 @@ def test_a_lab_lies_beside_the_chapters_in_the_repository_and_below_them_in_a_le
 def test_the_corner_links(folder):
     card = next(card for card in load_all() if card.shown_by == NotebookCell(notebook="03_ddp", anchor="prove"))
     shown = '<a href="03_ddp.ipynb#cell-id=prove">chapter 03_ddp, cell “prove”</a>'
-    assert f"Shown by: {shown}" in shown_html(card)
+    assert f"Shown by: {shown}" in shown_by(card.shown_by).html
 
 
 def test_plain_text_names_the_questions():

@@ -10,8 +10,15 @@ import pytest
 
 from helpers.interview import quiz_command
 from helpers.interview.cards import UNITS, check_problems, evaluate, has_number, rounds_to
-from helpers.interview.dialogue_html import dialogue_html, write_page
-from helpers.interview.dialogues import CANDIDATE, INTERVIEWER, MARKS, dialogue, dialogue_names
+from helpers.interview.dialogues import (
+    CANDIDATE,
+    INTERVIEWER,
+    MARKS,
+    dialogue,
+    dialogue_html,
+    dialogue_names,
+    write_page,
+)
 from helpers.learner.words import LANGUAGES
 from tests.test_translations import badly_written
 
@@ -205,12 +212,12 @@ def dialogue_folder():
     ("old", "new", "sentence"),
     [
         ("id: rl-30b", "id: other", "`id` is 'other' but the file is named rl-30b.yaml"),
-        ("who: candidate", "who: interviewer", "it is the candidate's turn"),
+        ("who: candidate", "who: interviewer", "turn 2 is the candidate's; the two speak alternately"),
         ("who: candidate", "interrupts: true\n    who: candidate", "only the interviewer interrupts"),
         ("interrupts: true", "interrupts: 1", "write true, or leave it out"),
         ("mark: strong", "mark: great", "it must be one of strong, adequate, weak"),
         ("level: senior", "level: boss", "it must be one of junior, senior, staff"),
-        ("      zh: 单池简单", "      zz: 单池简单", "`text` must hold `en:` and `zh:`"),
+        ("      zh: 单池简单", "      zz: 单池简单", "`turns.text` must hold `en:` and `zh:`"),
         ("call: helpers.interview.cards.evaluate", "call: os.getcwd", "must be a dotted name under helpers."),
     ],
 )
@@ -248,7 +255,7 @@ def test_the_page_has_every_turn_and_the_scorecard(one, language, tmp_path):
         assert all(cell in shown for row in (turn.board.lines(language) if turn.board else []) for cell in row)
     assert all(note.comment.in_(language) in shown for note in one.scorecard) and one.why.in_(language) in shown
     assert all(source.url in page for source in one.sources)
-    assert page.startswith("<!doctype html>") and f'<html lang="{language}">' in page
+    assert page.startswith("<!doctype html>") and f'<html lang="{language}" class="dialogue">' in page
 
 
 @pytest.fixture

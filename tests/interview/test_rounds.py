@@ -39,7 +39,7 @@ NAMES = re.compile(
 
 def prose(one):
     """What a person reads of a round, before braces are filled."""
-    places = [text for place in getattr(one, "places", ()) for text in (place.hint, place.why)]
+    places = [text for place in getattr(one, "mistakes", ()) for text in (place.hint, place.why)]
     questions = [text for question in getattr(one, "questions", ()) for text in (question.text, question.why)]
     return [one.title, one.prompt, one.model, *places, *questions]
 
@@ -196,12 +196,11 @@ def test_names_and_lines_that_are_not_there_are_sentences():
     [
         (
             "marked",
-            "line: if rank == 0 and",
-            "line: optimizer",
+            "lines: [if rank == 0 and",
+            "lines: [optimizer",
             r"marked_rounds.yaml line \d+ \(only.*stands in 3 lines",
         ),
-        ("marked", "round: review", "round: poetry", "`round` is 'poetry'; it must be one of debugging, review"),
-        ("marked", "    runs: ranks\n", "", "the field `runs` of this round is missing"),
+        ("marked", "kind: review", "kind: poetry", "`kind` is 'poetry'; it must be one of debugging, review"),
         ("design", "change: {seq:", "change: {colour:", "`change` has 'colour'; a follow-up changes network"),
         ("design", "cluster: 8 H100", "cluster: a cloud", "`scene.cluster` is 'a cloud'"),
         ("design", "number: states", "number: stars", "`number` is 'stars'"),

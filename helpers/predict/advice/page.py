@@ -11,9 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING
 
+from helpers.learner import document
+from helpers.learner.document import (
+    Content,
+    Element,
+    bold,
+    element,
+    heading,
+    listed,
+    paragraph,
+    section,
+    small,
+    table_row,
+)
 from helpers.learner.words import language
 from helpers.predict.advice.plans import TRAFFIC, PlanEstimate, words
 from helpers.predict.advice.rules import RULES, largest_layer
@@ -29,6 +41,7 @@ from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 if TYPE_CHECKING:  # because advise.py imports this file
     from helpers.predict.advice.advise import Advice
 
+TEXT_COLUMNS = ("plan", "why", "term", "binds", "marks")  # binds: the bottleneck that limits a term of the step
 Rows = Sequence[Mapping[str, str]]  # the rows of a table: column name -> text
 # The class rr-advice keeps these rules off the other tables of a notebook.
 _NOTEBOOK_CSS = """
@@ -36,22 +49,6 @@ _NOTEBOOK_CSS = """
 .rr-advice th:first-child, .rr-advice .words { text-align: left !important }
 .rr-advice :is(td, th) { vertical-align: top } .rr-advice :is(td, th):not(.words) { white-space: nowrap }
  .rr-advice tr.chosen > * { font-weight: bold }
-"""
-_CSS = """
-@page { size: A4; margin: 12mm }
-* { box-sizing: border-box }
-body { font: 9.5pt/1.3 Helvetica, Arial, sans-serif; color: #000; background: #fff; margin: 0 auto; max-width: 190mm }
-h1 { font-size: 16pt; margin: 0 0 2mm } h2 { font-size: 10.5pt; margin: 4mm 0 1mm; break-after: avoid }
-p { margin: 0 0 2mm } ul { margin: 0; padding-left: 5mm }
-.choice { border: 1.5pt solid #000; padding: 2.5mm 3mm; margin: 3mm 0; font-size: 11pt }
-table { border-collapse: collapse; width: 100%; font-size: 8pt; font-variant-numeric: tabular-nums }
-th, td { padding: .7mm 1.5mm; border-bottom: .4pt solid #000; text-align: right; vertical-align: top }
-td, th { white-space: nowrap } td.words { white-space: normal }
-th:first-child, .words { text-align: left } thead th { border-bottom-width: 1pt; vertical-align: bottom }
-tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-width: 1pt; border-top: 1pt solid #000 }
-.two { display: grid; grid-template-columns: 1fr 1fr; column-gap: 6mm }
-.two table th { font-weight: normal } small { font-size: 8pt }
-@media screen { body { padding: 8mm } }
 """
 
 
@@ -109,23 +106,28 @@ def rows(advice: Advice) -> Rows:
 def table(advice: Advice) -> str:
     """The advice as HTML tables for a notebook, in the notebook's own colours."""
     chosen = _chosen_row(advice)
-    after = "".join(f"<p>{escape(text)}</p>" for text in (advice.by_rule, *advice.remarks, _assumed(advice)) if text)
-    tables = (memory_rows, time_rows, reason_rows)
-    shown = f"<p><b>{escape(advice.choice)}</b> {escape(advice.alternative)}</p>{_best(advice)}"
-    shown += "".join(_html_table(make(advice), chosen) for make in tables)
-    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{shown}{after}</div>'
+    return section(
+        element("style", _NOTEBOOK_CSS),
+        paragraph(bold(advice.choice), f" {advice.alternative}"),
+        _best(advice),
+        [_table(make(advice), chosen) for make in (memory_rows, time_rows, reason_rows)],
+        [paragraph(text) for text in (advice.by_rule, *advice.remarks, _assumed(advice)) if text],
+        class_="rr-advice",
+    ).html
 
 
-def _best(advice: Advice) -> str:
+def _best(advice: Advice) -> Content:
     """The table of the best plans, which of them cannot be told apart, why the first is first, and the marks."""
     if not advice.best:
-        return ""
-    explained = [f"{mark}: {sentence}" for mark, sentence in legend(advice)]
-    return (
-        f"{_html_table(best_rows(advice), 0)}<p>{escape(advice.tie)}</p>"  # 0: the first plan is recommended
-        f"<p>{escape(words('summary.why'))}</p>{_list(advice.chosen.reasons)}"
-        f"<p>{escape(words('summary.marks'))}</p>{_list(explained)}"
-    )
+        return None
+    return [
+        _table(best_rows(advice), 0),  # 0: the first plan is recommended
+        paragraph(advice.tie),
+        paragraph(words("summary.why")),
+        listed(advice.chosen.reasons),
+        paragraph(words("summary.marks")),
+        listed(f"{mark}: {sentence}" for mark, sentence in legend(advice)),
+    ]
 
 
 def page(advice: Advice) -> str:
@@ -133,39 +135,41 @@ def page(advice: Advice) -> str:
     request = advice.request
     title = words("page.title", model=model_name(request.model), cluster=cluster_name(request.cluster))
     chosen = _chosen_row(advice)
-    choice = words("between").join(filter(None, (advice.choice, advice.alternative)))
     bars = bar_rows(advice, advice.chosen)
-    parts = [
-        f'<h1>{escape(title)}</h1><div class="choice">{escape(choice)}</div>',
-        f"{_heading('best')}{_best(advice)}" if advice.best else "",
-        f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(request.model))}</div>',
-        f"<div>{_heading('cluster')}{_facts(_cluster_facts(request.cluster))}</div></div>",
-        _list(advice.remarks),
-        f"{_heading('bars')}{_html_table(bars)}" if bars else "",
-        f"{_heading('arithmetic')}{_facts(_arithmetic(advice))}",
-        f"{_heading('memory')}{_html_table(memory_rows(advice), chosen)}",
-        f"{_heading('time')}{_html_table(time_rows(advice), chosen)}",
-        f"<p><small>{escape(_assumed(advice))}</small></p>",
-        f"{_heading('why')}{_html_table(reason_rows(advice), chosen)}",
+    return document.page(
+        heading(title, 1),
+        section(words("between").join(filter(None, (advice.choice, advice.alternative))), class_="choice"),
+        [_heading("best"), _best(advice)] if advice.best else None,
+        section(
+            section(_heading("model"), _facts(_model_facts(request.model))),
+            section(_heading("cluster"), _facts(_cluster_facts(request.cluster))),
+            class_="two",
+        ),
+        listed(advice.remarks),
+        [_heading("bars"), _table(bars)] if bars else None,
+        [_heading("arithmetic"), _facts(_arithmetic(advice))],
+        [_heading("memory"), _table(memory_rows(advice), chosen)],
+        [_heading("time"), _table(time_rows(advice), chosen)],
+        paragraph(small(_assumed(advice))),
+        [_heading("why"), _table(reason_rows(advice), chosen)],
         _rules(advice),
-    ]
-    html = f'<!doctype html>\n<html lang="{language()}">'
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_CSS}</style>'
-    body = "\n".join(parts)
-    return f"{html}<head>{head}</head>\n<body>\n{body}\n</body></html>\n"
+        title=title,
+        kind="advice",
+        lang=language(),
+    )
 
 
-def _rules(advice: Advice) -> str:
+def _rules(advice: Advice) -> Content:
     """The published rule of thumb for this case, and the list of all of them."""
     if advice.rule is None:
-        return ""
+        return None
     cited = words("page.cited", case=advice.rule.case, says=advice.rule.says, source=advice.rule.source)
     rules = [words("page.one_rule", case=candidate.case, says=candidate.says) for candidate in RULES.values()]
-    return f"{_heading('rule')}<p>{escape(cited)}</p>{_heading('rules')}{_list(rules)}"
+    return _heading("rule"), paragraph(cited), _heading("rules"), listed(rules)
 
 
-def _heading(name: str) -> str:
-    return f"<h2>{escape(words(f'page.{name}'))}</h2>"
+def _heading(name: str) -> Element:
+    return heading(words(f"page.{name}"))
 
 
 def _marked(candidate: PlanEstimate) -> str:
@@ -262,39 +266,21 @@ def _chosen_row(advice: Advice) -> int | None:
     return next((row for row, candidate in enumerate(advice.candidates) if candidate.is_chosen), None)
 
 
-def _facts(facts: Mapping[str, str]) -> str:
-    """Facts as an HTML table with two columns."""
-    body = "".join(
-        f'<tr><th scope="row">{escape(words(f"fact.{name}"))}</th><td>{escape(value)}</td></tr>'
-        for name, value in facts.items()
-    )
-    return f"<table><tbody>{body}</tbody></table>"
+def _facts(facts: Mapping[str, str]) -> Element:
+    """Facts as a table with two columns."""
+    return document.table((), [(words(f"fact.{name}"), value) for name, value in facts.items()], has_row_heads=True)
 
 
-def _list(sentences: Sequence[str]) -> str:
-    """An HTML list of sentences; empty without any."""
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f"<ul>{items}</ul>" if items else ""
+def _table(shown: Rows, chosen: int | None = None) -> Element:
+    """Rows as a table. chosen: the number of the row that is printed bold."""
+    names = [*shown[0]]
 
+    def cells(column: int) -> Mapping[str, str]:
+        """A column that has text instead of numbers has the class `words`."""
+        return {"class": "words"} if names[column] in TEXT_COLUMNS else {}
 
-def _html_table(shown: Rows, chosen: int | None = None) -> str:
-    """Rows as an HTML table. chosen: the number of the row that is printed bold."""
-    head = "".join(f'<th scope="col"{_text_class(name)}>{escape(column(name))}</th>' for name in shown[0])
-    body = "".join(_row(row, number == chosen) for number, row in enumerate(shown))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _row(row: Mapping[str, str], is_chosen: bool) -> str:
-    """A row as HTML; its first cell is its heading."""
-    (_, first), *others = row.items()
-    cells = "".join(f"<td{_text_class(name)}>{escape(value)}</td>" for name, value in others)
-    mark = ' class="chosen"' if is_chosen else ""
-    return f'<tr{mark}><th scope="row">{escape(first)}</th>{cells}</tr>'
-
-
-def _text_class(column: str) -> str:
-    """The HTML attribute with the CSS class of a column that has text instead of numbers; empty for numbers.
-
-    "binds" is the bottleneck that limits a term of the step.
-    """
-    return ' class="words"' if column in ("plan", "why", "term", "binds", "marks") else ""
+    rows = [
+        table_row([*one.values()], cells=cells, has_head=True, class_="chosen" if number == chosen else "")
+        for number, one in enumerate(shown)
+    ]
+    return document.table(map(column, names), rows, heads=cells)
