@@ -16,7 +16,7 @@ from typing import Any
 from helpers.learner.words import LANGUAGES, Words, book
 
 LEVELS = ("junior", "senior", "staff")
-RATINGS = ("again", "hard", "good", "easy")  # in the order of fsrs.Rating, from 1; fsrs schedules flash cards
+RATINGS = ("again", "hard", "good", "easy")  # the worst first, as FSRS numbers them from 1
 UNITS = {  # of a printed number -> bytes, seconds, bytes per second, or a plain ratio
     "": 1.0, "x": 1.0, "×": 1.0, "%": 0.01,
     "B": 1.0, "byte": 1.0, "bytes": 1.0,
