@@ -1,33 +1,34 @@
-"""Reads the interview cards from `bank/*.yaml`, and provides the readers of YAML fields that this package shares.
+"""Reads the interview cards from `bank/*.yaml`, and YAML into dataclasses for all of this package.
 
 A card is a question with its answer. A text of it is a `Words`, in two languages with the fields en and zh. Everything
 wrong in a file becomes one ValueError with file, line, field and how to fix it. `bank/FORMAT.md` describes the format.
-`read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds.
+`read_record` reads a mapping into any dataclass; `read_entries` also reads the glossary, myths, drills and rounds.
 
 In every function, `fields` is one YAML mapping, and `where` says in which file and line it stands, for errors.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from helpers.interview.cards import LEVELS, Card, Check, Choices, NotebookCell, Prediction, Publication
+from helpers.interview.cards import Card, NotebookCell, Publication
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.yaml_file import Fields, read_yaml
 
 BANK = Path(__file__).parent / "bank"
-CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 CHINESE_MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
 WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"  # a Chinese character or mark
 LINE_BREAK = re.compile(  # between two wide characters or beside a Chinese mark, a line break is no space; **: bold
     rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({CHINESE_MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{CHINESE_MARK})"
 )
-Reader = Callable[[Any, str, str], Any]  # (value, where it stands, name of the field) -> the value as Python has it
+T = TypeVar("T")
 
 
 # -- the bank --------------------------------------------------------------------------------------------------------
@@ -75,12 +76,17 @@ def _load_file(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
 
 # -- a list in a file --------------------------------------------------------------------------------------------------
 def read_entries(
-    path: Path, key: str, read: Callable[[Any, str], Any], names_of: Callable[[Any], Iterable[str]]
+    path: Path,
+    key: str,
+    read: type | Callable[[Any, str], Any],
+    name: str,
+    also: Callable[[Any], Iterable[str]] = lambda _: (),
 ) -> tuple[Any, ...]:
-    """The entries of a file that holds one list under `key`, each read by `read(fields, where)`.
+    """The entries of a file that holds one list under `key`, such as "terms".
 
-    Raises ValueError with file and line where an entry is wrong, and where two entries share one of the names that
-    `names_of` returns.
+    read: the dataclass of an entry, or a function that makes one of (fields, where). name: the field that names an
+    entry. also: returns other names of an entry. Raises ValueError with file and line where an entry is wrong, and
+    where two entries share a name.
     """
     document = read_yaml(path)
     if not isinstance(document, dict) or set(document) != {key} or not isinstance(document[key], list):
@@ -88,11 +94,12 @@ def read_entries(
     entries, taken = [], {}
     for fields in document[key]:
         where = line_of(fields, path.name)
-        entries.append(read(fields, where))
-        for name in names_of(entries[-1]):
-            if name.casefold() in taken:
-                raise ValueError(f"{where}: {name!r} is taken by {taken[name.casefold()]}; choose another")
-            taken[name.casefold()] = where
+        is_plain = isinstance(read, type)
+        entries.append(read_record(read, fields, where, key[:-1], name=name) if is_plain else read(fields, where))
+        for each in (str(getattr(entries[-1], name)), *also(entries[-1])):
+            if each.casefold() in taken:
+                raise ValueError(f"{where}: {each!r} is taken by {taken[each.casefold()]}; choose another")
+            taken[each.casefold()] = where
     return tuple(entries)
 
 
@@ -102,20 +109,79 @@ def line_of(fields: Any, file: str) -> str:
 
 
 # -- a mapping -------------------------------------------------------------------------------------------------------
-def read_record(
-    fields: Any, readers: Mapping[str, Reader], where: str, what: str, *, optional: Collection[str] = (), name: str = ""
-) -> tuple[str, dict[str, Any]]:
-    """Where one YAML mapping stands, for errors, and its fields, each as its reader returns it.
+def read_record(kind: type[T], fields: Any, where: str, what: str, /, *, name: str = "", **given: Any) -> T:
+    """One YAML mapping as an object of a dataclass, whose annotations say how `read_value` reads each field.
 
-    readers: the known fields, of which all but the `optional` ones are required. where: file and line. what: how an
-    error calls the mapping, such as "card". name: the field whose value errors add to `where`, "" for none. Raises
-    ValueError where a field is missing, unknown or refused by its reader.
+    Fields without a default are required. where: file and line. what: how an error calls the mapping, such as "card".
+    name: the field whose value errors add to `where`, "" for none. given: fields that are not in the file. A field
+    `where` of the dataclass gets the `where` of errors. Raises ValueError where a field is missing, unknown or wrong,
+    and where the dataclass itself refuses the values.
     """
-    check_fields(fields, [key for key in readers if key not in optional], readers, where, what)
+    known = [each for each in dataclasses.fields(kind) if each.name not in (*given, "where")]
+    required = [each.name for each in known if each.default is each.default_factory is dataclasses.MISSING]
+    check_fields(fields, required, [each.name for each in known], where, what)
+    hints = _hints(kind)
     if name:
-        readers[name](fields[name], where, name)  # raises here, before a wrong value stands in `where`
+        read_value(hints[name], fields[name], where, name)  # raises here, before a wrong value stands in `where`
         where = f"{where} ({fields[name]})"
-    return where, {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
+    named = [each.name for each in known if each.name in fields]
+    values = {key: read_value(hints[key], fields[key], where, key) for key in named}
+    if "where" in hints:
+        given["where"] = where
+    try:
+        return kind(**values, **given)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a dataclass by field."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def read_value(hint: Any, value: Any, where: str, name: str) -> Any:
+    """A value of a field as its annotation wants it.
+
+    `Annotated[X, reader]` is read by `reader(value, where, name)`, `Words` is a text in both languages, a tuple a list,
+    and a dataclass a mapping. A bool can only be true. Any and unions are taken as they are.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return arguments[1](value, where, name)
+    if NotebookCell in arguments:
+        return read_shown_by(value, where, name)
+    if len(arguments) == 2 and arguments[1] is type(None):
+        return read_value(arguments[0], value, where, name)
+    if origin is Literal:
+        return _read_one_of(arguments, value, where, name)
+    if origin is tuple:
+        return tuple(read_value(arguments[0], item, where, name) for item in read_items(value, where, name))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: `{name}` must be a mapping")
+        return {key: read_value(arguments[1], one, f"{where}, {key}", name) for key, one in value.items()}
+    if hint is Words:
+        return read_text(value, where, name)
+    if dataclasses.is_dataclass(hint):
+        line = f", {value.where}" if isinstance(value, Fields) else ""
+        return read_record(hint, value, f"{where}{line}", f"entry of `{name}`")
+    return _read_plain(hint, value, where, name)
+
+
+def _read_plain(hint: Any, value: Any, where: str, name: str) -> Any:
+    """A value that is no text in two languages and has no parts."""
+    if hint is bool and value is not True:
+        raise ValueError(f"{where}: `{name}` is {value!r}; write true, or leave it out")
+    if hint in (int, float) and (not isinstance(value, int | float) or isinstance(value, bool)):
+        raise ValueError(f"{where}: `{name}` is {value!r}; write a number")
+    return str(value) if hint is str else value
+
+
+def _read_one_of(known: tuple[str, ...], value: Any, where: str, name: str) -> str:
+    if value not in known:
+        raise ValueError(f"{where}: `{name}` is {value!r}; it must be one of {', '.join(known)}")
+    return value
 
 
 def check_fields(fields: Any, required: Iterable[str], known: Iterable[str], where: str, what: str) -> None:
@@ -130,16 +196,6 @@ def check_fields(fields: Any, required: Iterable[str], known: Iterable[str], whe
 
 
 # -- a field: each reader gets (value, where, name of the field) -----------------------------------------------------
-def read_as_is(value: Any, where: str, name: str) -> Any:
-    """The value itself."""
-    return value
-
-
-def read_string(value: Any, where: str, name: str) -> str:
-    """A text that is the same in every language; a number becomes its digits."""
-    return str(value)
-
-
 def read_code(value: Any, where: str, name: str) -> str:
     """Code or what it prints, without the line breaks around it."""
     return str(value).strip("\n")
@@ -157,11 +213,6 @@ def read_strings(value: Any, where: str, name: str) -> tuple[str, ...]:
     return tuple(map(str, read_items(value, where, name)))
 
 
-def read_texts(value: Any, where: str, name: str) -> tuple[Words, ...]:
-    """A list of texts in both languages."""
-    return tuple(read_text(item, where, name) for item in read_items(value, where, name))
-
-
 def read_text(value: Any, where: str, name: str) -> Words:
     """A text in both languages."""
     if not isinstance(value, dict) or value.keys() != LANGUAGES.keys():
@@ -175,17 +226,6 @@ def read_text(value: Any, where: str, name: str) -> Words:
     if not CHINESE.search(value["zh"]):
         raise ValueError(f"{where}: `{name}.zh` holds no Chinese character; translate it")
     return Words(**value).map(unfold)
-
-
-def one_of(*known: str) -> Reader:
-    """A reader of one of these names."""
-
-    def read(value: Any, where: str, name: str) -> str:
-        if value not in known:
-            raise ValueError(f"{where}: `{name}` is {value!r}; it must be one of {', '.join(known)}")
-        return value
-
-    return read
 
 
 def unfold(text: str) -> str:
@@ -215,89 +255,10 @@ def read_shown_by(value: Any, where: str, name: str = "shown_by") -> NotebookCel
 # -- a card ----------------------------------------------------------------------------------------------------------
 def read_card(fields: Any, file: str) -> Card:
     """One card from its YAML mapping. Raises ValueError with file, line and field."""
-    where, card = read_record(fields, CARD_READERS, line_of(fields, file), "card", optional=OPTIONAL_IN_CARD, name="id")
-    if "predict" in card:  # read last, because it must repeat a number of the card's checks
-        card["predict"] = read_prediction(card["predict"], card.get("verify", ()), where)
-    return Card(chapter=Path(file).stem, where=where, **card)
-
-
-def _read_card_id(value: Any, where: str, name: str) -> str:
-    if not isinstance(value, str) or not CARD_ID.fullmatch(value):
-        raise ValueError(f"{where}: `id` is {value!r}; use lower case letters, digits and hyphens")
-    return value
-
-
-def _read_archive(value: Any, where: str, name: str) -> bool:
-    """True, the only value that `archive` may have; it marks a card that interviewers no longer ask."""
-    if value is not True:
-        raise ValueError(f"{where}: `archive` is {value!r}; write true, or leave it out")
-    return value
-
-
-def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
-    return tuple(read_check(item, where) for item in read_items(value, where, name))
-
-
-def read_check(fields: Any, where: str) -> Check:
-    """One entry of `verify`: a number in the answer, and the call that computes it.
-
-    A test makes the call, and compares the number with what the answer says.
-    """
-    what, optional = "check under `verify`", ("args", "kwargs", "attribute")
-    _, check = read_record(fields, CHECK_READERS, where, what, optional=optional)
-    args, kwargs = check.get("args", []), check.get("kwargs", {})
-    if not str(check["call"]).startswith("helpers."):
-        raise ValueError(f"{where}: `verify.call` is {check['call']!r}; it must be a dotted name under helpers.")
-    if not _is_number(check["value"]):
-        raise ValueError(f"{where}: `verify.value` is {check['value']!r}; it must be the number that the call returns")
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise ValueError(f"{where}: `verify.args` must be a list and `verify.kwargs` a mapping")
-    return Check(**check | {"args": tuple(args), "kwargs": dict(kwargs)})
-
-
-def read_choices(fields: Any, where: str, name: str = "choices") -> Choices:
-    """The card as multiple choice: one right answer and two to four wrong ones, no two alike."""
-    if not isinstance(fields, dict) or set(fields) != {"right", "wrong"}:
-        raise ValueError(f"{where}: `choices` must hold `right:` and `wrong:` and nothing else")
-    wrong = tuple(read_text(item, where, "choices.wrong") for item in read_items(fields["wrong"], where, "wrong"))
-    if not 2 <= len(wrong) <= 4:
-        raise ValueError(f"{where}: `choices.wrong` has {len(wrong)} entries; write two to four")
-    right = read_text(fields["right"], where, "choices.right")
-    for language in LANGUAGES:
-        texts = [text.in_(language) for text in (right, *wrong)]
-        if len(set(texts)) < len(texts):
-            raise ValueError(f"{where}: two of `choices` read the same in `{language}`; make each another answer")
-    return Choices(right=right, wrong=wrong)
-
-
-def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Prediction:
-    """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off.
-
-    verify: the checks of the card. In the YAML `says` is the number as printed, and `how` its computation.
-    """
-    known = ("ask", "says", "tolerance", "how")  # of which the first two are required
-    check_fields(fields, known[:2], known, where, "question under `predict`")
-    says, tolerance = str(fields["says"]), fields.get("tolerance", 0.05)
-    if says not in [check.says for check in verify]:
-        raise ValueError(f"{where}: `predict.says` is {says!r}, which no check under `verify` says; add that check")
-    if not _is_number(tolerance) or not 0 <= tolerance < 1:
+    card = read_record(Card, fields, line_of(fields, file), "card", name="id", chapter=Path(file).stem)
+    if card.predict and card.predict.says not in [check.says for check in card.verify]:
+        says = card.predict.says
         raise ValueError(
-            f"{where}: `predict.tolerance` is {tolerance!r}; write a share from 0 to below 1, such as 0.05"
+            f"{card.where}: `predict.says` is {says!r}, which no check under `verify` says; add that check"
         )
-    ask, how = read_text(fields["ask"], where, "predict.ask"), str(fields.get("how", ""))
-    return Prediction(ask=ask, says=says, tolerance=float(tolerance), how=how)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)  # True is an int in Python
-
-
-# The fields of a card and of a check, with the function that reads each.
-CARD_READERS = {
-    "id": _read_card_id, "level": one_of(*LEVELS), "question": read_text, "answer": read_text,
-    "shown_by": read_shown_by, "longer": read_text, "usual_mistake": read_text, "follow_ups": read_texts,
-    "verify": _read_verify, "choices": read_choices, "predict": read_as_is, "archive": _read_archive,
-}  # fmt: skip
-OPTIONAL_IN_CARD = ("longer", "usual_mistake", "follow_ups", "verify", "choices", "predict", "archive")
-CHECK_READERS = {"call": read_as_is, "value": read_as_is, "says": read_string, "args": read_as_is, "kwargs": read_as_is}
-CHECK_READERS |= {"attribute": read_as_is}
+    return card

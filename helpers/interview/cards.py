@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 from helpers.learner.words import LANGUAGES, Words, book
 
-LEVELS = ("junior", "senior", "staff")
+Level = Literal["junior", "senior", "staff"]
+LEVELS = get_args(Level)
 RATINGS = ("again", "hard", "good", "easy")  # the worst first, as FSRS numbers them from 1
 UNITS = {  # of a printed number -> bytes, seconds, bytes per second, or a plain ratio
     "": 1.0, "x": 1.0, "×": 1.0, "%": 0.01,
@@ -24,6 +25,7 @@ UNITS = {  # of a printed number -> bytes, seconds, bytes per second, or a plain
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
     "GB/s": 1e9, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "min": 60.0, "h": 3600.0,
 }  # fmt: skip
+CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PRINTED_NUMBER = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(?P<unit>[^\s0-9]*)")
 words = book("quiz")  # words("rated", language, rating="good")
 
@@ -47,6 +49,21 @@ def format_span(span: timedelta, language: str) -> str:
     if minutes < 60 * 20:  # from 20 hours on, it is a day
         return words("hours", language, count=round(minutes / 60))
     return words("day" if days == 1 else "days", language, count=days)
+
+
+# -- readers of YAML fields: each gets (value, where, name of the field) ----------------------------------------------
+def read_card_id(value: Any, where: str, name: str) -> str:
+    """Lower case letters, digits and hyphens."""
+    if not isinstance(value, str) or not CARD_ID.fullmatch(value):
+        raise ValueError(f"{where}: `id` is {value!r}; use lower case letters, digits and hyphens")
+    return value
+
+
+def read_call(value: Any, where: str, name: str) -> str:
+    """The dotted name of a function in this package."""
+    if not str(value).startswith("helpers."):
+        raise ValueError(f"{where}: `verify.call` is {value!r}; it must be a dotted name under helpers.")
+    return value
 
 
 # -- what a card consists of -----------------------------------------------------------------------------------------
@@ -81,7 +98,7 @@ class Check:
     attribute: which attribute of the returned object is the number, None if the returned object is.
     """
 
-    call: str
+    call: Annotated[str, read_call]
     value: float
     says: str
     args: tuple[Any, ...] = ()
@@ -91,10 +108,18 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The card as multiple choice: one right answer among wrong ones that people really give."""
+    """The card as multiple choice: one right answer among two to four wrong ones that people really give."""
 
     right: Words
     wrong: tuple[Words, ...]
+
+    def __post_init__(self):
+        if not 2 <= len(self.wrong) <= 4:
+            raise ValueError(f"`choices.wrong` has {len(self.wrong)} entries; write two to four")
+        for language in LANGUAGES:
+            texts = [text.in_(language) for text in (self.right, *self.wrong)]
+            if len(set(texts)) < len(texts):
+                raise ValueError(f"two of `choices` read the same in `{language}`; make each another answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +136,12 @@ class Prediction:
     tolerance: float = 0.05
     how: str = ""
 
+    def __post_init__(self):
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(
+                f"`predict.tolerance` is {self.tolerance!r}; write a share from 0 to below 1, such as 0.05"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -123,9 +154,9 @@ class Card:
     and id, for errors.
     """
 
-    id: str
+    id: Annotated[str, read_card_id]
     chapter: str
-    level: str
+    level: Level
     question: Words
     answer: Words
     shown_by: NotebookCell | Publication

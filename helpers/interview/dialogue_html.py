@@ -15,7 +15,8 @@ from pathlib import Path
 
 from helpers.interview.card_html import anchor, inline
 from helpers.interview.cards import words as quiz_words
-from helpers.interview.dialogues import INTERVIEWER, Dialogue, DialogueTurn, Whiteboard, words
+from helpers.interview.dialogues import INTERVIEWER, Dialogue, DialogueTurn, words
+from helpers.interview.steps import TextPart
 from helpers.learner.words import language as chosen_language
 
 CELL = "text-align:left;vertical-align:top;padding:.15em 1.4em .15em 0;border-bottom:1px solid rgba(128,128,128,.4)"
@@ -25,9 +26,12 @@ NOTE_COLUMNS = ("criterion", "evidence", "mark", "comment")
 
 
 # -- plain text ------------------------------------------------------------------------------------------------------
-def speaker(turn: DialogueTurn, lang: str) -> str:
-    """Who speaks, and that it is an interruption where it is one."""
-    return words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
+def turn_part(turn: DialogueTurn, lang: str) -> TextPart:
+    """A turn: who speaks, and that it is an interruption where it is one, what is said, and the whiteboard."""
+    label = words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
+    rows = tuple(map(tuple, turn.board.lines(lang))) if turn.board else ()
+    has_head = bool(turn.board and turn.board.head)
+    return TextPart(name=turn.who, label=label, text=turn.text.in_(lang), rows=rows, has_head=has_head)
 
 
 def note_rows(one: Dialogue, lang: str) -> list[list[str]]:
@@ -44,13 +48,6 @@ def verdict(one: Dialogue, lang: str) -> str:
     return words("verdict", lang, level=quiz_words(one.level, lang), why=one.why.in_(lang))
 
 
-def turn_text(turn: DialogueTurn, lang: str) -> str:
-    """A turn as plain text: who, what is said, and a line for each row of the whiteboard."""
-    rows = turn.board.lines(lang) if turn.board else []
-    lines = ["  " + " | ".join(filter(None, row)) for row in rows]
-    return "\n".join([f"{speaker(turn, lang)}{quiz_words('colon', lang)}{turn.text.in_(lang)}", *lines])
-
-
 def scorecard_text(one: Dialogue, lang: str) -> str:
     """The scorecard as plain text."""
     lines = [f"- {' · '.join(row)}" for row in note_rows(one, lang)]
@@ -58,19 +55,14 @@ def scorecard_text(one: Dialogue, lang: str) -> str:
 
 
 # -- HTML ------------------------------------------------------------------------------------------------------------
-def turn_html(turn: DialogueTurn, lang: str, *, own: str = "") -> str:
+def turn_html(turn: TextPart, lang: str, *, own: str = "") -> str:
     """A turn as HTML. own: what the learner wrote before it was shown, or ""."""
-    shade = ".35" if turn.who == INTERVIEWER else ".9"
+    shade = ".35" if turn.name == INTERVIEWER else ".9"
     note = f"<p><i>{escape(words('own_was', lang))}</i> {escape(own, quote=False)}</p>" if own else ""
-    board = board_html(turn.board, lang) if turn.board else ""
-    said = f'<p style="margin:.2em 0"><b>{escape(speaker(turn, lang))}</b></p><p style="margin:.2em 0">'
-    return f'<div style="{LINE.format(shade=shade)}">{note}{said}{inline(turn.text.in_(lang))}</p>{board}</div>'
-
-
-def board_html(board: Whiteboard, lang: str) -> str:
-    """A whiteboard as a table."""
-    head = [cell.in_(lang) for cell in board.head]
-    return table_html(head, [[cell.in_(lang) for cell in row] for row in board.rows])
+    head, rows = (turn.rows[0], turn.rows[1:]) if turn.has_head else ((), turn.rows)
+    board = table_html(head, rows) if rows else ""
+    said = f'<p style="margin:.2em 0"><b>{escape(turn.label)}</b></p><p style="margin:.2em 0">'
+    return f'<div style="{LINE.format(shade=shade)}">{note}{said}{inline(turn.text)}</p>{board}</div>'
 
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -99,7 +91,7 @@ def scorecard_html(one: Dialogue, lang: str) -> str:
 
 def dialogue_html(one: Dialogue, lang: str) -> str:
     """The whole dialogue, from its title to its scorecard."""
-    turns = "".join(turn_html(turn, lang) for turn in one.turns)
+    turns = "".join(turn_html(turn_part(turn, lang), lang) for turn in one.turns)
     title = f"<h3>{escape(one.title.in_(lang))}</h3>"
     return f'<div lang="{lang}" style="max-width:52em">{title}{turns}{scorecard_html(one, lang)}</div>'
 

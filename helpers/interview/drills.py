@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import read_as_is, read_entries, read_record, read_shown_by, read_text, read_texts
+from helpers.interview.bank_file import read_entries, read_record
 from helpers.interview.card_html import cell_address, source_link
 from helpers.interview.cards import NotebookCell, Publication, topic_of, words
+from helpers.interview.steps import Ask, ClockState, Finished, Option, Steps, Talk, Tell, TextPart, labels
 from helpers.learner import progress
 from helpers.learner.progress import FilePath
 from helpers.learner.words import Words
 from helpers.learner.words import language as chosen_language
 
 FILE = Path(__file__).with_name("drills.yaml")
-WITHOUT_LAB = ("topic", "answer")  # the fields that only a drill which is no task of a lab has, and must have
-READERS = {  # field of a drill in the YAML -> the function (value, where, name of the field) that reads it
-    "key": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
-    "counts": read_texts, "stub": read_as_is, "explained_by": read_shown_by, "topic": read_as_is, "answer": read_as_is,
-}  # fmt: skip
 Judge = Callable[[str, Any], Any]  # (key of the drill, answer) -> verdict
 Now = Callable[[], datetime]
 
@@ -70,6 +66,12 @@ class Stopwatch:
     def is_over(self) -> bool:
         return self.seconds > self.limit
 
+    @property
+    def state(self) -> ClockState:
+        """What a step tells of this clock."""
+        began, ended = (when and when.timestamp() for when in (self.began, self.ended))
+        return ClockState(limit=self.limit, began=began, ended=ended)
+
 
 def clock_text(seconds: float) -> str:
     """Seconds as on a clock: 75 as "1:15"."""
@@ -95,7 +97,7 @@ class Drill:
     counts: tuple[Words, ...]
     stub: str
     explained_by: NotebookCell | Publication
-    topic: str
+    topic: str = ""
     answer: str = ""
 
     @property
@@ -118,6 +120,16 @@ class Drill:
         return explained, (task, address)
 
 
+def drill_parts(drill: Drill, language: str) -> tuple[TextPart, ...]:
+    """The task, what counts, and the program to begin with."""
+    counts = tuple(text.in_(language) for text in drill.counts)
+    return (
+        TextPart(name="task", label=drill.title.in_(language), text=drill.prompt.in_(language)),
+        TextPart(name="counts", label=labels("counts", language), items=counts),
+        TextPart(name="stub", label=labels("given", language), text=drill.stub),
+    )
+
+
 def drills() -> tuple[Drill, ...]:
     """All drills, by chapter, then those that belong to no lab."""
     return _read_file(FILE)
@@ -133,23 +145,16 @@ def drill(key: str) -> Drill:
 
 @functools.cache
 def _read_file(path: Path) -> tuple[Drill, ...]:
-    return read_entries(path, "drills", _read_drill, lambda one: [one.key])
+    return read_entries(path, "drills", _read_drill, "key")
 
 
 def _read_drill(fields: Any, where: str) -> Drill:
-    """One drill of the file.
-
-    A drill that is no task of a lab has both `topic` and `answer`; for others the topic is that of the chapter.
-    `read_record` returns where the drill stands, for errors, with its key, and the fields as READERS read them.
-    """
-    where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
-    given = [name for name in WITHOUT_LAB if values.get(name)]
-    if given and len(given) < len(WITHOUT_LAB):
-        raise ValueError(
-            f"{where}: it has `{given[0]}` alone; a drill of no lab has `topic` and `answer`, others neither"
-        )
-    topic = values.get("topic") or topic_of(values["explained_by"].notebook)
-    return Drill(**values | {"topic": topic, "answer": values.get("answer", "")})
+    """One drill of the file. A drill of no lab has a topic and an answer; others have the chapter's topic."""
+    one = read_record(Drill, fields, where, "drill", name="key")
+    if bool(one.topic) != bool(one.answer):
+        given = "topic" if one.topic else "answer"
+        raise ValueError(f"{where}: it has `{given}` alone; a drill of no lab has `topic` and `answer`, others neither")
+    return one if one.topic else replace(one, topic=topic_of(one.explained_by.notebook))
 
 
 # -- an attempt ------------------------------------------------------------------------------------------------------
@@ -174,13 +179,17 @@ class DrillOutcome:
         return "\n".join(filter(None, (self.output, self.text, self.note)))
 
 
-class Attempt:
+class Attempt(Talk):
     """One attempt at a drill: `begin()`, then `submit(answer)` until it passes. Nothing is cut off at the time limit.
+
+    `steps()` is the drill as a conversation, and `write_steps()` the part of it that a mock interview has as well.
 
     check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`, or is a bool. An exception
     that carries a `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now:
     returns the time; the machine's clock if None.
     """
+
+    kind = "drill"
 
     def __init__(
         self, drill: Drill, check: Judge | None = None, *, language: str | None = None, path: FilePath = None,
@@ -199,6 +208,60 @@ class Attempt:
     def passed(self) -> bool:
         """Whether any answer has passed."""
         return any(outcome.passed for outcome in self.outcomes)
+
+    def steps(self) -> Steps:
+        """The drill until it is passed or given up, then a right answer if no lab has it, the time, and the links."""
+        try:
+            yield from self.write_steps()
+            yield Tell(parts=tuple(replace(part, is_folded=False) for part in self._answer))
+        except Finished:
+            pass
+        yield Tell(text=words("drill_over", self.language, time=clock_text(self.watch.seconds)), parts=self._links)
+
+    def write_steps(self, *actions: Option) -> Steps:
+        """Ask for the program until it passes or is given up. actions: that the question has in addition."""
+        while not self.passed:
+            reply = yield from self.ask(self._question(actions))
+            if reply.action == "begin":
+                self.begin()
+            elif reply.action:
+                return
+            else:
+                yield from self._check_steps(reply.value)
+
+    def _question(self, actions: tuple[Option, ...]) -> Ask:
+        """The task. Its links and its own answer come once something was tried, because they lead to the solution."""
+        drill, language = self.drill, self.language
+        begin = () if self.watch.began else (self.action("begin"),)
+        more = (*self._links, *self._answer) if self.outcomes else ()
+        return Ask(
+            form="code", heading=(drill.key, words("minutes", language, count=drill.minutes)),
+            parts=(*drill_parts(drill, language), *more), code=drill.stub, name=drill.name,
+            actions=(*begin, self.action("give_up"), *actions), clock=self.watch.state,
+        )  # fmt: skip
+
+    @property
+    def _links(self) -> tuple[TextPart, ...]:
+        """Where the course explains it, and the lab's task."""
+        links, label = self.drill.links(language=self.language), labels("explained", self.language)
+        return tuple(TextPart(name="explained_by", label=label, text=text, link=href) for text, href in links)
+
+    @property
+    def _answer(self) -> tuple[TextPart, ...]:
+        """The right answer of a drill that is no task of a lab."""
+        label, text = words("drill.answer", self.language), self.drill.answer
+        return (TextPart(name="code", label=label, text=text, is_folded=True),) if text else ()
+
+    def _check_steps(self, answer: Any) -> Steps:
+        """Check an answer, and tell what the check said."""
+        try:
+            outcome = self.submit(answer)
+        except KeyboardInterrupt:
+            yield Tell(text=words("check_cut", self.language), style="problem")
+            return
+        yield Tell(text=outcome.text, output=outcome.output, style="right" if outcome.passed else "wrong")
+        if outcome.note:
+            yield Tell(text=outcome.note, style="problem")
 
     def submit(self, answer: Any) -> DrillOutcome:
         """Check an answer and note it. The clock stops at the first answer that passes.

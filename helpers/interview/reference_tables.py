@@ -8,8 +8,7 @@
 Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run each claim, code and
 answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in two languages, with
 the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an answer. `where` is file,
-line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to its reader. The lambda
-in calls of `read_entries` returns the names that no other entry may have; `name` is the field whose value errors quote.
+line and name of an entry, for errors. The annotations of a dataclass say how `read_record` reads its fields.
 """
 
 from __future__ import annotations
@@ -21,21 +20,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from helpers.interview.bank_file import (
-    CHINESE,
-    one_of,
-    read_as_is,
-    read_code,
-    read_entries,
-    read_items,
-    read_record,
-    read_shown_by,
-    read_string,
-    read_strings,
-    read_text,
-)
+from helpers.interview.bank_file import CHINESE, read_code, read_entries, read_value
 from helpers.interview.card_html import (
     BOX,
     both_languages,
@@ -49,6 +36,7 @@ from helpers.interview.cards import NotebookCell, Publication, function_named, h
 from helpers.learner.words import LANGUAGES, Words
 
 FOLDER = Path(__file__).parent
+Code = Annotated[str, read_code]
 CODE = (  # JupyterLab would break a line within a word
     "margin:0;padding:.4em .6em;overflow-x:auto;white-space:pre;font-size:11.5px;line-height:1.5;"
     "background:rgba(128,128,128,.12)"
@@ -68,6 +56,10 @@ class Term:
     shown_by: NotebookCell | Publication
     also: tuple[str, ...] = ()
     where: str = ""
+
+    def __post_init__(self):
+        if not self.zh:
+            raise ValueError("`zh` is empty; give the usual Chinese term")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,7 +92,7 @@ class Glossary(tuple[Term, ...]):
 
 def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> Glossary | Term:
     """All terms, or the one called `word` in either language. Raises ValueError, with similar ones, for another."""
-    entries = read_entries(Path(file), "terms", _read_term, lambda term: [term.term, *term.also])
+    entries = read_entries(Path(file), "terms", Term, "term", lambda term: term.also)
     terms = Glossary(sorted(entries, key=lambda term: term.chapter))
     if word is None:
         return terms
@@ -110,13 +102,6 @@ def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> 
     near = difflib.get_close_matches(str(word).casefold(), by_name, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "glossary() shows all words"
     raise ValueError(f"{word!r} is not in the glossary; {hint}")
-
-
-def _read_term(fields: Any, where: str) -> Term:
-    where, values = read_record(fields, TERM_READERS, where, "term", optional=("also",), name="term")
-    if not values["zh"]:
-        raise ValueError(f"{where}: `zh` is empty; give the usual Chinese term")
-    return Term(where=where, **values)
 
 
 def _chapter_html(chapter: str, terms: list[Term]) -> str:
@@ -149,6 +134,16 @@ class MythNumber:
     tolerance: float = 1e-9
 
 
+def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
+    """The numbers of a run. At least one of them has a claim that it refutes."""
+    finds = read_value(tuple[MythNumber, ...], value, where, name)
+    if not any(number.claimed is not None for number in finds):
+        raise ValueError(
+            f"{where}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
+        )
+    return finds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Myth:
     """A claim, what is true instead, and the dotted name of the function that decides between them on four ranks.
@@ -160,7 +155,7 @@ class Myth:
     claim: Words
     truth: Words
     run: str
-    finds: tuple[MythNumber, ...]
+    finds: Annotated[tuple[MythNumber, ...], _read_finds]
     shown_by: NotebookCell | Publication
     where: str = ""
 
@@ -235,23 +230,7 @@ class Myths(tuple[Myth, ...]):
 
 def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
     """The claims of `myths.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return Myths(read_entries(Path(file), "myths", _read_myth, lambda myth: [myth.id]))
-
-
-def _read_myth(fields: Any, where: str) -> Myth:
-    where, values = read_record(fields, MYTH_READERS, where, "myth", name="id")
-    if not any(number.claimed is not None for number in values["finds"]):
-        raise ValueError(
-            f"{where}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
-        )
-    return Myth(where=where, **values)
-
-
-def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
-    what, optional = "number under `finds`", ("claimed", "tolerance")
-    items = read_items(value, where, name)
-    records = [read_record(one, NUMBER_READERS, where, what, optional=optional) for one in items]
-    return tuple(MythNumber(**values) for _, values in records)
+    return Myths(read_entries(Path(file), "myths", Myth, "id"))
 
 
 def _myth_html(myth: Myth) -> str:
@@ -271,20 +250,20 @@ class OldPost:
     about. needs: a package without which the row cannot run. since: the first torch with today's form.
     """
 
-    id: str
-    old: str
-    today: str
+    id: Code
+    old: Code
+    today: Code
     why: Words
-    chapter: str
-    runs: str
-    proof: str
-    setup: str = ""
+    chapter: Code
+    runs: Literal["process", "ranks", "torchrun"]
+    proof: Code
+    setup: Code = ""
     launch: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
-    gone: str = ""
-    warns: str = ""
-    needs: str = ""
-    since: str = ""
+    gone: Code = ""
+    warns: Code = ""
+    needs: Code = ""
+    since: Code = ""
 
     @property
     def code(self) -> str:
@@ -306,12 +285,7 @@ class OldPosts(tuple[OldPost, ...]):
 
 def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
     """The rows of `old_posts.yaml`. Raises ValueError with file, line and field where one is written wrongly."""
-    return OldPosts(read_entries(Path(file), "posts", _read_post, lambda post: [post.id]))
-
-
-def _read_post(fields: Any, where: str) -> OldPost:
-    _, values = read_record(fields, POST_READERS, where, "post", optional=OPTIONAL_IN_POST, name="id")
-    return OldPost(**values)
+    return OldPosts(read_entries(Path(file), "posts", OldPost, "id"))
 
 
 def _post_rows(post: OldPost) -> str:
@@ -336,6 +310,14 @@ COLUMN_WIDTHS = {  # "": the number of the item
 }  # fmt: skip
 
 
+def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
+    """ "S1 S3" as a tuple of documents."""
+    documents = tuple(str(value).split())
+    if not documents or set(documents) - set(DOCUMENTS):
+        raise ValueError(f"{where}: `of` is {value!r}; name documents of {', '.join(DOCUMENTS)}")
+    return documents
+
+
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One line, number or rule of the documents.
@@ -346,12 +328,18 @@ class Item:
     """
 
     n: int
-    of: tuple[str, ...]
-    answer: str
+    of: Annotated[tuple[str, ...], _read_documents]
+    answer: Literal["run", "part", "test", "words"]
     shown: tuple[str, ...]
     says: Words  # what is right
-    printed: str = ""
+    printed: Code = ""
     topic: str = ""
+
+    def __post_init__(self):
+        if bool(self.printed) == bool(self.topic):
+            raise ValueError("give `printed`, the document's own words, or `topic`, ours, and not both")
+        if not any(_is_evidence(self.answer, one) for one in self.shown):
+            raise ValueError(f"`{self.answer}` needs a {EVIDENCE[self.answer] or 'place'} under `shown`")
 
 
 class Items(tuple[Item, ...]):
@@ -377,26 +365,8 @@ def sources(document: str | None = None, file: Path = FOLDER / "sources.yaml") -
     """The items of one document ("S2"), or all. Raises ValueError with file and line where one is wrong."""
     if document not in (None, *DOCUMENTS):
         raise ValueError(f"there is no document {document!r}; the documents are {', '.join(DOCUMENTS)}")
-    items = read_entries(Path(file), "items", _read_item, lambda item: [str(item.n)])
+    items = read_entries(Path(file), "items", Item, "n")
     return Items(item for item in items if document in (None, item.of[0]))
-
-
-def _read_item(fields: Any, where: str) -> Item:
-    where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
-    _, values = read_record(fields, ITEM_READERS, where, "source's item", optional=("printed", "topic"))
-    if ("printed" in values) == ("topic" in values):
-        raise ValueError(f"{where}: give `printed`, the document's own words, or `topic`, ours, and not both")
-    if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
-        raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
-    return Item(**values)
-
-
-def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
-    """ "S1 S3" as a tuple of documents."""
-    documents = tuple(str(value).split())
-    if not documents or set(documents) - set(DOCUMENTS):
-        raise ValueError(f"{where}: `of` is {value!r}; name documents of {', '.join(DOCUMENTS)}")
-    return documents
 
 
 def _is_evidence(answer: str, shown: str) -> bool:
@@ -417,26 +387,3 @@ def _item_row(item: Item) -> str:
     parts = (document, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
     cells = "".join(f'<td style="{SOURCE_CELL}">{part}</td>' for part in parts)
     return f'<tr id="item-{item.n}"><td style="{SOURCE_CELL}">{item.n}</td>{cells}</tr>'
-
-
-# -- the fields of each file -----------------------------------------------------------------------------------------
-TERM_READERS = {
-    "term": read_string, "zh": read_strings, "says": read_text, "shown_by": read_shown_by, "also": read_strings,
-}  # fmt: skip
-MYTH_READERS = {
-    "id": read_string, "claim": read_text, "truth": read_text, "run": read_string, "finds": _read_finds,
-    "shown_by": read_shown_by,
-}  # fmt: skip
-NUMBER_READERS = {
-    "name": read_string, "value": read_as_is, "says": read_string, "claimed": read_as_is, "tolerance": read_as_is,
-}  # fmt: skip
-OPTIONAL_IN_POST = ("setup", "launch", "prints", "gone", "warns", "needs", "since")
-POST_READERS = {
-    **dict.fromkeys(("id", "old", "today"), read_code), "why": read_text, "chapter": read_code,
-    "runs": one_of("process", "ranks", "torchrun"), "proof": read_code, "setup": read_code, "launch": read_strings,
-    "prints": read_strings, **dict.fromkeys(("gone", "warns", "needs", "since"), read_code),
-}  # fmt: skip
-ITEM_READERS = {
-    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE),
-    "shown": read_strings, "says": read_text,
-}  # fmt: skip

@@ -17,6 +17,7 @@ from math import exp
 from typing import Any
 
 from helpers.interview.cards import RATINGS, words
+from helpers.interview.steps import Steps, Tell
 from helpers.learner import progress
 from helpers.learner.progress import FilePath, ProgressEntry
 
@@ -134,7 +135,7 @@ def _interval(stability: float) -> int:
 
 
 def _next_stability(memory: Memory, grade: int, when: datetime) -> float:
-    """The stability after a review: on the day of the one before by a short formula, later by how much was forgotten."""
+    """The stability after a review: by a short formula on the same day, later by how much was forgotten."""
     w, stability, difficulty, days = WEIGHTS, memory.stability, memory.difficulty, (when - memory.reviewed).days
     if days < 1:
         growth = exp(w[17] * (grade - 3 + w[18])) * stability ** -w[19]
@@ -191,11 +192,18 @@ class ReviewLog:
         self.path, self.language, self.now = path, language, now
         self._notes: dict[str, str] = {}  # key of a failure -> sentence
         self._pending: list[tuple[Review, dict[str, Any]]] = []
+        self._told = ""  # the last note that was told
 
     @property
     def note(self) -> str:
         """What is wrong with the file, "" where nothing is."""
         return " ".join(self._notes.values())
+
+    def tell_note(self) -> Steps:
+        """Tell what is wrong with the file, each sentence once."""
+        if self.note not in ("", self._told):
+            yield Tell(text=self.note, style="problem")
+        self._told = self.note
 
     def read(self) -> Reviews:
         """All reviews of the file. Lines that cannot be read are copied aside, once."""

@@ -2,8 +2,8 @@
 
 Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` (a script
 that fails or hangs, with its log) is a debugging round too. Design rounds stand in `design_rounds.yaml`.
-`round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh. `read_record` reads one
-YAML mapping and returns where it stands, for errors, and its fields; `name` is the field whose value errors quote.
+`round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh. The
+annotations of a dataclass say how `read_record` reads its fields; `name` is the field whose value errors quote.
 
 A text holds no number of its own. It names one as `{name}`, which the round's `numbers` give or compute with the
 course's predictors, so no text can disagree with them. In a design round the numbers are those of a `Scenario`: a model
@@ -13,27 +13,21 @@ on a cluster, for which the adviser, another part of the course, recommends a pl
 from __future__ import annotations
 
 import functools
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from helpers.commands.broken_jobs import BrokenJob, broken_jobs
-from helpers.interview.bank_file import (
-    one_of,
-    read_as_is,
-    read_entries,
-    read_items,
-    read_record,
-    read_shown_by,
-    read_text,
-)
+from helpers.interview.bank_file import read_code, read_entries, read_items, read_record, read_shown_by, read_value
 from helpers.interview.cards import UNITS, Check, NotebookCell, Publication, compute
 from helpers.learner.words import LANGUAGES, Words, book, use_language
 from helpers.predict.advice import Advice, advise
+from helpers.predict.advice.criticise import read_plan as read_typed_plan
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
 from helpers.specs.hardware import COMPUTE_SHARE, INTRA
@@ -130,6 +124,14 @@ def read_scenario(fields: Any, where: str, name: str = "scene") -> Scenario:
     return Scenario(PRESETS[fields["model"]], CLUSTERS[fields["cluster"]], fields["global_batch"])
 
 
+def read_plan(given: str, scene: Scenario, language: str | None = None) -> Plan:
+    """ "dp=4, tp=8 zero=1" as a Plan of this scenario. Raises ValueError, a sentence, where it is none."""
+    try:
+        return read_typed_plan(given, scene.model, scene.cluster, scene.global_batch, language)
+    except ValueError as error:
+        raise ValueError(words("no_plan", language, given=given, reason=str(error).rstrip("."))) from None
+
+
 # -- the numbers of a text -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class RoundNumber:
@@ -148,24 +150,15 @@ class RoundNumber:
     unit: str = ""
     decimals: int = 0
 
+    def __post_init__(self):
+        if (self.value is None) != bool(self.call):
+            raise ValueError("write `value` or `call`, and one of them alone")
+        if self.unit not in UNITS:
+            raise ValueError(f"`unit` is {self.unit!r}; it must be one of {', '.join(UNITS)}")
+
     def format(self, value: float) -> str:
         """A value with its unit: "64.2 MB"."""
         return f"{value / UNITS[self.unit]:,.{self.decimals}f} {self.unit}".strip()
-
-
-def _read_number(fields: Any, where: str) -> RoundNumber:
-    """One entry of `numbers`."""
-    known = set(RoundNumber.__dataclass_fields__)
-    # Exactly one of `value` and `call` must be there.
-    if not isinstance(fields, dict) or not set(fields) <= known or ("value" in fields) == ("call" in fields):
-        raise ValueError(f"{where}: write `value` or `call`, and beside it {', '.join(sorted(known))}")
-    if fields.get("unit", "") not in UNITS:
-        raise ValueError(f"{where}: `unit` is {fields['unit']!r}; it must be one of {', '.join(UNITS)}")
-    return RoundNumber(**{**fields, "args": tuple(fields.get("args", ()))})
-
-
-def _read_numbers(fields: Any, where: str, name: str) -> dict[str, RoundNumber]:
-    return {key: _read_number(one, f"{where}, number {key}") for key, one in fields.items()}
 
 
 def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> float:
@@ -222,6 +215,16 @@ class MarkedMistake:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """A mistake as the YAML has it: a part of its line, and of other lines that count as well."""
+
+    line: str
+    hint: Words
+    why: Words
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DesignQuestion:
     """One question of a design round.
 
@@ -254,7 +257,7 @@ class Round:
     model: Words
     shown_by: NotebookCell | Publication
     numbers: dict[str, RoundNumber] = field(default_factory=dict)
-    scene: Scenario | None = None
+    scene: Annotated[Scenario | None, read_scenario] = None
 
     def filled(self, text: Words) -> Words:
         """One of the round's texts with its numbers. It may take a second, because the adviser computes some."""
@@ -270,9 +273,10 @@ class Marked(Round):
     because its own tests show that it fails.
     """
 
-    text: str
+    kind: Literal[ROUNDS[:2]]
+    text: Annotated[str, read_code]
     mistakes: tuple[MarkedMistake, ...]
-    runs: str
+    runs: Literal["process", "ranks"]
     proof: str
 
     @property
@@ -299,28 +303,40 @@ def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
     return tuple(one for one in every if kind in ("", one.kind))
 
 
+def choose_round(name: str, language: str | None = None, seed: int | None = None) -> Round:
+    """The round of this id, or a random one of this kind. Raises ValueError where `name` is neither."""
+    kinds = {words[kind].in_(lang): kind for kind in ROUNDS for lang in LANGUAGES}  # also by its name in a language
+    kind = kinds.get(name, name)
+    candidates = [one for one in rounds() if one.kind == kind or one.id == name]
+    if not candidates:
+        raise ValueError(words("no_round", language, given=name, kinds=ROUNDS, known=[one.id for one in rounds()]))
+    return random.Random(seed).choice(candidates)
+
+
 @functools.cache
 def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ...]:
     """The rounds of a file. `read` makes one of an entry and of where it stands."""
-    return read_entries(path, "rounds", read, lambda one: [one.id])  # the last one: names that only one entry may have
+    return read_entries(path, "rounds", read, "id")
 
 
 def _read_marked(fields: Any, where: str) -> Marked:
-    """A debugging or review round from its YAML mapping, where `round` is its kind and `places` are its mistakes."""
-    where, values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
-    kind, text = values.pop("round"), values.pop("text").rstrip("\n")
-    mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))
+    """A debugging or review round from its YAML mapping, where `places` are its mistakes."""
+    places, fields = _taken(fields, "places")
+    one = read_record(Marked, fields, where, "round", name="id", mistakes=())
+    where, mistakes = f"{where} ({one.id})", []
+    for place in read_value(tuple[Place, ...], places, where, "places"):
+        lines = tuple(_line_number(text, one.lines, where) for text in (place.line, *place.also))
+        mistakes.append(MarkedMistake(lines=lines, hint=place.hint, why=place.why))
     if not mistakes:
         raise ValueError(f"{where}: `places` is empty; name at least one line that is wrong")
-    return Marked(**values, kind=kind, text=text, mistakes=mistakes)
+    return replace(one, mistakes=tuple(mistakes))
 
 
-def _read_mistake(fields: Any, lines: list[str], where: str) -> MarkedMistake:
-    """A mistake: a line of the text, named by a part of it, and other lines that count as well (`or`)."""
-    _, values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
-    texts = (values["line"], *values.get("or", []))
-    numbers = tuple(_line_number(text, lines, where) for text in texts)
-    return MarkedMistake(lines=numbers, hint=values["hint"], why=values["why"])
+def _taken(fields: Any, name: str) -> tuple[Any, Any]:
+    """The value of a field, None if there is none, and a copy of the other fields."""
+    if not isinstance(fields, dict):
+        return None, fields
+    return fields.get(name), {key: value for key, value in fields.items() if key != name}
 
 
 def _line_number(part: str, lines: list[str], where: str) -> int:
@@ -352,34 +368,19 @@ def _broken_job_round(job: BrokenJob) -> Marked:
 
 def _read_design(fields: Any, where: str) -> Design:
     """A design round from its YAML mapping."""
-    where, values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
-    scene, numbers = values["scene"], values.get("numbers", {})
-    questions = tuple(_read_question(one, scene, numbers, where) for one in values.pop("questions"))
-    return Design(**values, kind="design", questions=questions)
+    questions, fields = _taken(fields, "questions")
+    one = read_record(Design, fields, where, "round", name="id", kind="design", questions=())
+    where = f"{where} ({one.id})"
+    read = [_read_question(question, one, where) for question in read_items(questions, where, "questions")]
+    return replace(one, questions=tuple(read))
 
 
-def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber], where: str) -> DesignQuestion:
+def _read_question(fields: Any, one: Design, where: str) -> DesignQuestion:
     """One question of a design round. Its `change` makes another scenario, as in "and on half the nodes?"."""
-    _, values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
-    numbers = numbers | values.get("numbers", {})
-    scene = scene.changed(values.pop("change", {}), where)
-    if values.get("number") not in (None, *numbers):
-        raise ValueError(f"{where}: `number` is {values['number']!r}; it must be one of {', '.join(numbers)}")
-    return DesignQuestion(**values | {"scene": scene, "numbers": numbers})
-
-
-# The fields of each kind of entry, with the function that reads it: (value, where, name of the field) -> value.
-# IN_BOTH: in marked and in design rounds. ROUNDS[:2]: debugging and review, the rounds that are marked.
-IN_BOTH = {
-    "id": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
-    "model": read_text, "shown_by": read_shown_by,
-}  # fmt: skip
-MARKED_READERS = IN_BOTH | {
-    "round": one_of(*ROUNDS[:2]), "text": read_as_is, "places": read_items, "runs": one_of("process", "ranks"),
-    "proof": read_as_is, "numbers": _read_numbers,
-}  # fmt: skip
-MISTAKE_READERS = {"line": read_as_is, "or": read_as_is, "hint": read_text, "why": read_text}
-DESIGN_READERS = IN_BOTH | {"scene": read_scenario, "numbers": _read_numbers, "questions": read_items}
-OPTIONAL_IN_QUESTION = ("change", "number", "tolerance", "within", "numbers")
-QUESTION_READERS = {"text": read_text, "why": read_text} | dict.fromkeys(OPTIONAL_IN_QUESTION, read_as_is)
-QUESTION_READERS["numbers"] = _read_numbers
+    change, fields = _taken(fields, "change")
+    scene = one.scene.changed(change or {}, where)
+    question = read_record(DesignQuestion, fields, where, "question", scene=scene)
+    numbers = one.numbers | question.numbers
+    if question.number not in ("", *numbers):
+        raise ValueError(f"{where}: `number` is {question.number!r}; it must be one of {', '.join(numbers)}")
+    return replace(question, numbers=numbers)

@@ -34,7 +34,7 @@ def mock(**options):
 def candidate(language):
     # with the labs' checks; the seed is one whose drill is this
     made = (mock_view(topics=["ddp"], seed=seed, path=fresh(), language=language) for seed in range(200))
-    return next(view for view in made if view.interview.drill.key == "03.average")
+    return next(view for view in made if view.talk.drill.key == "03.average")
 
 class Late:
     '''A clock of the kernel that is `seconds` further at each look after the first.'''
@@ -178,17 +178,17 @@ def test_a_mock_interview_from_begin_to_sheet(notebook):
     output = shown(notebook, "mock")
     notebook.pictures("mock-ready", output)
     press(output, "Begin")
-    output.get_by_text("Question 1 of 5").wait_for()
+    output.get_by_text("1 of 5 ·").wait_for()
     output.get_by_role("timer").filter(has_text=re.compile(r"[23]:\d\d")).wait_for()
     notebook.pictures("mock-card", output)
     for number, rating in enumerate(("good", "again", "easy"), start=1):
-        output.get_by_text(f"Question {number} of 5").wait_for()
+        output.get_by_text(f"{number} of 5 ·").wait_for()
         press(output, "Show the answer")
         if number == 1:
             notebook.pictures("mock-answer", output)
         press(output, rating)
     for number in (4, 5):
-        output.get_by_text(f"Question {number} of 5").wait_for()
+        output.get_by_text(f"{number} of 5 ·").wait_for()
         press(output, "Skip")
     output.get_by_text("interview.submit(").wait_for()  # the name that the notebook gave it
     notebook.pictures("mock-drill", output)
@@ -205,12 +205,12 @@ def test_a_mock_interview_from_begin_to_sheet(notebook):
 def test_a_mock_interview_in_chinese(notebook):
     output = shown(notebook, "mock-zh")
     press(output, "开始")
-    output.get_by_text("第 1 题，共 5 题").wait_for()
+    output.get_by_text("第 1 / 5 题 ·").wait_for()
     press(output, "看答案")
     notebook.pictures("mock-answer-zh", output)
     press(output, "吃力")
     for number in range(2, 6):
-        output.get_by_text(f"第 {number} 题").wait_for()
+        output.get_by_text(f"第 {number} / 5 题 ·").wait_for()
         press(output, "跳过")
     output.get_by_text("评判标准").wait_for()
     notebook.pictures("mock-drill-zh", output)

@@ -11,8 +11,11 @@ import pytest
 from helpers.interview import quiz_command
 from helpers.interview.cards import UNITS, check_problems, evaluate, has_number, rounds_to
 from helpers.interview.dialogue_html import dialogue_html, write_page
+from helpers.interview.dialogue_talk import DialogueTalk
 from helpers.interview.dialogues import CANDIDATE, INTERVIEWER, MARKS, dialogue, dialogue_names
+from helpers.interview.steps import Ask, Tell
 from helpers.learner.words import LANGUAGES
+from tests.interview.quiz_cards import played
 from tests.test_translations import badly_written
 
 NAMES = ["pretrain-70b", "experts-1024", "rl-30b", "mfu-fell-8"]
@@ -230,10 +233,15 @@ def test_an_unknown_name_is_answered_with_those_there_are():
 
 @each
 def test_the_learner_is_asked_before_each_turn_of_the_candidate(one):
-    steps = list(one.steps())
-    assert [step.number for step in steps] == list(range(1, steps[0].total + 1))
-    assert [step.asks_first for step in steps] == [turn.who == CANDIDATE for turn in one.turns] + [False]
-    assert steps[-1].turn is None
+    steps = played(DialogueTalk(one, language="en"), *["my answer"] * len(one.turns))
+    told = [part for step in steps if isinstance(step, Tell) for part in step.parts if part.name != "own"]
+    assert [part.text for part in told] == [turn.text.en for turn in one.turns]
+    for before, step in zip(steps, steps[1:], strict=False):
+        is_candidate = isinstance(step, Tell) and CANDIDATE in [part.name for part in step.parts]
+        assert (isinstance(before, Ask) and before.form == "notes") == is_candidate
+    last = [step for step in steps if isinstance(step, Ask)][-1]
+    assert last.form == "ready" and [part for part in last.parts if part.name != "own"] == told
+    assert steps[-1].document.text.endswith(one.why.en) and not steps[-1].can_save
 
 
 # -- the page and the terminal ---------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_a_claim_can_compare_with_another_number(bubble, num_problems):
     [
         ("    claim:\n", "    clam:\n", r"myths.yaml line 5: the field `claim` of this myth is missing"),
         ("claimed: 2.5, ", "", r"line 5 \(all-reduce-averages\): no entry of `finds` has `claimed`"),
-        ("value: 10, ", "", r"the field `value` of this number under `finds` is missing"),
+        ("value: 10, ", "", r"line 14: the field `value` of this entry of `finds` is missing"),
         (
             "id: ring-sends-n-times",
             "id: all-reduce-averages",
@@ -370,7 +370,7 @@ def test_a_table_has_a_row_with_an_anchor_for_each_item_of_a_document():
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("    of: S0 S2\n", "    of: S9\n", r"\(item 1\): `of` is 'S9'; name documents of S0, S1, S2, S3"),
+        ("    of: S0 S2\n", "    of: S9\n", r"line 5 \(1\): `of` is 'S9'; name documents of S0, S1, S2, S3"),
         (
             "    answer: run\n",
             "    answer: missing\n",
@@ -378,7 +378,7 @@ def test_a_table_has_a_row_with_an_anchor_for_each_item_of_a_document():
         ),
         ("    answer: run\n", "    answer: test\n", r"`test` needs a test:path under `shown`"),
         ("  - n: 2\n", "  - n: 1\n", r"'1' is taken by sources.yaml line"),
-        ("    of: S0 S2\n", "", r"the field `of` of this source's item is missing"),
+        ("    of: S0 S2\n", "", r"the field `of` of this item is missing"),
         ("    of: S0 S2\n", "    of: S0 S2\n    topic: axes\n", r"give `printed`, .* or `topic`, ours, and not both"),
     ],
 )
