@@ -7,7 +7,6 @@ the talk that its dials describe; what is then asked and shown is the talk's, an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -30,13 +29,12 @@ from helpers.interview.round_attempt import RoundAttempt, new_attempt
 from helpers.interview.round_items import choose_round, rounds
 from helpers.interview.sheet import Sheet
 from helpers.interview.steps import Tell, labels
+from helpers.learner.progress import FilePath
 from helpers.learner.words import LANGUAGES
 from helpers.learner.words import language as chosen_language
 from helpers.widgets.dials import choice
 from helpers.widgets.talk_view import TalkView, parts_html, round_words
 from helpers.widgets.view import display
-
-FilePath = str | os.PathLike | None  # of the progress file; None is the one in the home
 
 
 class QuizView(TalkView):
