@@ -345,7 +345,7 @@ def drill(key: str, **options: Any) -> DrillView:
     from helpers.widgets import DrillView
 
     view, before = _drills.get(key, (None, {}))
-    if view is None or view.attempt.passed or (options and options != before):
+    if view is None or view.passed or (options and options != before):
         view = DrillView(key, grade, **options)
         _drills[key] = view, options
     return view

@@ -1,15 +1,19 @@
 """Asks interview questions: a bank of cards in two languages, a quiz, mock interviews, drills, rounds and dialogues.
 
 `Quiz()` is one quiz, which `python -m helpers quiz` plays in a terminal. FSRS, a schedule for flash cards, says when a
-card is asked again. `corner("03_ddp")` shows a chapter's cards in its notebook.
+card is asked again. `corner("03_ddp")` shows a chapter's cards in its notebook. A quiz, a mock interview, a round, a
+drill and a dialogue are conversations: generators of steps, which know no screen. Two players show them, one in a
+terminal and `helpers.widgets.talk_view` in a notebook. All of this needs only Python and PyYAML, so that it can also
+run in a browser; what needs more (an Anki deck, torch, a lock for a file) imports it when it is used.
 
 bank_file, cards            what a card is, read from bank/*.yaml; the numbers in its answer are computed by functions
-answers, reviews, quiz      judging an answer, scheduling the next review, running a quiz
-drills, mock, sheet         programs to write against the clock, the mock interview, and the sheet after it
-round_items, round_attempt  debugging, review and design rounds
-dialogues                   worked interviews, which a learner follows turn by turn
-card_html, anki, napkin, reference_tables           cards and tables as HTML, an Anki deck, and a page to print
-quiz_command, terminal, terminal_interviews         the command `quiz`, and what plays all of this in a terminal
+answers, reviews            judging an answer, scheduling the next review
+steps                       what a conversation can ask, tell and show, and what is replied
+quiz, mock, drills          conversations: the quiz, the mock interview, programs to write against the clock
+round_items, round_attempt  conversations: debugging, review and design rounds
+dialogues, dialogue_talk    conversations: worked interviews, which a learner follows turn by turn
+terminal, quiz_command      the player in a terminal, and the command `quiz`, which starts it
+sheet, card_html, anki, napkin, reference_tables   documents, as text, HTML or an Anki deck
 """
 
 from helpers.interview.bank_file import load_all, load_bank

@@ -26,8 +26,9 @@ from typing import Any
 
 from helpers.interview.answers import LETTERS
 from helpers.interview.bank_file import load_all
-from helpers.interview.card_html import inline, paragraphs, source_link
+from helpers.interview.card_html import card_parts, inline, paragraphs, source_link
 from helpers.interview.cards import Card, Publication, topic_name, words
+from helpers.interview.steps import TextPart
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
 
@@ -87,7 +88,7 @@ def number_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
     """The fields of the note that asks for the number: the same, with this question and answer before the card's."""
     fields = note_fields(card, languages)
     how = f" = {html.escape(card.predict.how)}" if card.predict.how else ""
-    fields[0] = _in_all([card.predict.ask], languages)
+    fields[0] = _in_all(card.predict.ask, languages)
     fields[1] = f"<p><b>{html.escape(card.predict.says)}</b>{how}</p>{fields[1]}"
     fields[FIELDS.index("Id")] = f"{card.id} number"
     return fields
@@ -103,15 +104,27 @@ def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
         name += f" <code>{html.escape(address)}</code>"
     shown = words("shown_by", languages[0], place=name)
     right = f"<p><b>{LETTERS[_shuffled(card).index(card.choices.right)]})</b></p>" if card.choices else ""  # its letter
-    return [
-        _in_all([card.question], languages) + _options(card, languages),
-        right + _in_all([card.answer], languages),
-        _in_all([card.longer] if card.longer else [], languages),
-        _in_all([card.usual_mistake] if card.usual_mistake else [], languages, "usual_mistake"),
-        _in_all(card.follow_ups, languages, "follow_ups"),
-        shown,
-        card.id,
-    ]
+    parts = {name: "" for name in ("answer", "longer", "usual_mistake", "follow_ups")}
+    for language in languages:
+        for part in card_parts(card, language):
+            if part.name in parts:
+                parts[part.name] += _part_html(part, language)
+    parts["answer"] = right + parts["answer"]
+    return [_in_all(card.question, languages) + _options(card, languages), *parts.values(), shown, card.id]
+
+
+def _part_html(part: TextPart, language: str) -> str:
+    """A part in a block of its own: the answers as paragraphs, the others as one paragraph after their label."""
+    if part.name in ("answer", "longer"):
+        return f'<div lang="{language}">{paragraphs(part.text)}</div>'
+    label = f'<span class="label">{part.label}{words("colon", language)}</span>'
+    body = words("between", language).join(map(inline, part.texts))
+    return f'<div lang="{language}">{label}{body}</div>'
+
+
+def _in_all(text: Words, languages: tuple[str, ...]) -> str:
+    """A text in each language, each in a block of its own."""
+    return "".join(f'<div lang="{language}">{paragraphs(text.in_(language))}</div>' for language in languages)
 
 
 def _shuffled(card: Card) -> list[Words]:
@@ -143,24 +156,6 @@ def checked_name(path: str | os.PathLike, language: str) -> Path:
     if path.is_dir() or path.exists() and not _is_exported_deck(path):
         raise ValueError(words("not_ours", language, path=path))
     return path
-
-
-def _in_all(texts: Iterable[Words], languages: tuple[str, ...], label: str = "") -> str:
-    """The texts in each language, each in a block of its own, with a label before the first; "" for no texts."""
-    texts = tuple(texts)
-    if not texts:
-        return ""
-    return "".join(_in_one(texts, language, label) for language in languages)
-
-
-def _in_one(texts: tuple[Words, ...], language: str, label: str) -> str:
-    """The texts in one language. With a label, they are one paragraph."""
-    if not label:
-        body = "".join(paragraphs(text.in_(language)) for text in texts)
-        return f'<div lang="{language}">{body}</div>'
-    name = f'<span class="label">{words(label, language)}{words("colon", language)}</span>'
-    body = words("between", language).join(inline(text.in_(language)) for text in texts)
-    return f'<div lang="{language}">{name}{body}</div>'
 
 
 def _write(package: Any, path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Shows interview cards as HTML in a notebook, and knows the address of what each card links to.
+"""Describes the parts of an interview card, shows them as HTML in a notebook, and knows the address of each link.
 
-A card is a question with its answer. `corner` shows the first three cards of a chapter, each folded, and the rest under
-one line more; both lines say how many minutes they take. The small functions at the end serve every other
-page of this package as well. `Words` is a text in two languages, and
+A card is a question with its answer. `card_parts` is the one description of what a card consists of. The terminal, the
+notebook, the corner of a chapter and the Anki deck each lay these parts out in their own way. `corner` shows the first
+three cards of a chapter, each folded, and the rest under one line more; both lines say how many minutes they take. The
+small functions at the end serve every other page of this package as well. `Words` is a text in two languages, and
 `words(key, language)` a sentence of the quiz.
 
 JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the notebook
@@ -19,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.interview.bank_file import load_all, load_bank
-from helpers.interview.cards import Card, NotebookCell, Publication, words
+from helpers.interview.cards import Card, NotebookCell, Publication, has_number, words
+from helpers.interview.steps import TextPart, labels
 from helpers.learner import document
 from helpers.learner.course import find_notebook
 from helpers.learner.document import (
@@ -122,6 +124,32 @@ def _ids(file: Path, modified: int) -> dict[str, str]:
     return ids | {cell["id"]: cell["id"] for cell in cells}
 
 
+# -- the parts of a card ---------------------------------------------------------------------------------------------
+def card_parts(card: Card, language: str, *, asked: str = "", base: str = "") -> tuple[TextPart, ...]:
+    """What is shown of a card once it is answered: "question", "answer", "longer", "usual_mistake", "follow_ups", and
+    "shown_by" with its address. A card may lack some of them.
+
+    asked: what the learner was asked. Where that is another question than the card's, as in the form "number", the
+    card's own comes first, and the longer answer is open if only that one has the number. base: as in `card_link`.
+    """
+    own, answer = card.question.in_(language), card.answer.in_(language)
+    is_variant = asked not in ("", own)
+    parts = [TextPart(name="question", text=own)] if is_variant else []
+    parts.append(TextPart(name="answer", label=labels("short", language), text=answer))
+    if card.longer:
+        is_needed = is_variant and card.predict is not None and not has_number(card.predict.says, answer)
+        text = card.longer.in_(language)
+        parts.append(TextPart(name="longer", label=labels("long", language), text=text, is_folded=not is_needed))
+    if card.usual_mistake:
+        text = card.usual_mistake.in_(language)
+        parts.append(TextPart(name="usual_mistake", label=words("usual_mistake", language), text=text))
+    if card.follow_ups:
+        items = tuple(text.in_(language) for text in card.follow_ups)
+        parts.append(TextPart(name="follow_ups", label=words("follow_ups", language), items=items, is_folded=True))
+    text, address = card_link(card, base, language=language)
+    return (*parts, TextPart(name="shown_by", label=labels("shown", language), text=text, link=address))
+
+
 # -- cards -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Corner:
@@ -158,18 +186,9 @@ class Corner:
 
 def reading_minutes(cards: Sequence[Card]) -> int:
     """Minutes for these cards, rounded up: 30 seconds to answer each aloud, and its English text at reading speed."""
-    texts = [
-        text
-        for card in cards
-        for text in (card.question.en, card.full_answer("en"), *(each.en for each in _asides(card)))
-    ]
-    num_cards, num_words = len(cards), sum(len(text.split()) for text in texts)
-    return math.ceil(num_cards / 2 + num_words / WORDS_PER_MINUTE)
-
-
-def _asides(card: Card) -> list[Words]:
-    """What stands below a card's answer: the usual mistake and the follow-ups."""
-    return [*([card.usual_mistake] if card.usual_mistake else []), *card.follow_ups]
+    texts = [text for card in cards for part in card_parts(card, "en") if not part.link for text in part.texts]
+    texts += [card.question.en for card in cards]
+    return math.ceil(len(cards) / 2 + sum(len(text.split()) for text in texts) / WORDS_PER_MINUTE)
 
 
 def corner(chapter: str, count: int = 8) -> Corner:
@@ -199,12 +218,14 @@ def card_document(card: Card) -> Element:
 
 def _answer(card: Card, language: str) -> Element:
     """Answer, longer form, usual mistake and follow-ups in one language."""
-    parts = document.paragraphs(card.full_answer(language), style=PARAGRAPH)
-    for key, texts in (("usual_mistake", [card.usual_mistake]), ("follow_ups", card.follow_ups)):
-        if any(texts):
-            said = marked(" ".join(text.in_(language) for text in texts))
-            parts.append(paragraph(bold(words(key, language)), words("colon", language), said, style=PARAGRAPH))
-    return section(parts, lang=language, style=BOX)
+    body = []
+    for part in card_parts(card, language):
+        if part.name in ("answer", "longer"):
+            body += document.paragraphs(part.text, style=PARAGRAPH)
+        elif not part.link:
+            said = marked(" ".join(part.texts))
+            body.append(paragraph(bold(part.label), words("colon", language), said, style=PARAGRAPH))
+    return section(body, lang=language, style=BOX)
 
 
 def shown_by(place: NotebookCell | Publication) -> Element:

@@ -1,13 +1,13 @@
 """Reads and shows the worked interviews, dialogues of ten minutes in which a candidate designs a system.
 
-    dialogue("pretrain-70b").steps()                  what a player shows; before a candidate's turn it asks the learner
+    dialogue("pretrain-70b").turns                    what the interviewer and the candidate say
     write_page(dialogue("rl-30b"), "rl-30b.html")     one file, which needs no other; print it from a browser
 
 A dialogue is a file in `dialogues/`. Its turns alternate between interviewer and candidate, and two turns of the
 interviewer interrupt: they change what was agreed. A turn may have a whiteboard, which is a small table. After the last
 turn comes the scorecard, which is what the interviewer wrote down. Every number is either computed under `verify`, as
 on a card of the bank, or listed under `given`, with who states it. `Words` is a text in two languages, with the fields
-en and zh, and `lang` is "en" or "zh".
+en and zh, and `lang` is "en" or "zh". `dialogue_talk.py` plays a dialogue.
 
     id, title, minutes      the id is the name of the file
     given                   says (numbers), by: interviewer or candidate, who states them, or {source, url}
@@ -23,13 +23,14 @@ site that keeps no styles it still is headings, paragraphs and tables.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from helpers.interview.cards import LEVELS, Check, Publication
 from helpers.interview.cards import words as quiz_words
+from helpers.interview.steps import TextPart
 from helpers.learner.document import (
     Element,
     bold,
@@ -81,9 +82,9 @@ class Whiteboard:
         rows = tuple(row[:-1] + (empty,) * (width - len(row)) + row[-1:] for row in self.rows)
         object.__setattr__(self, "rows", rows)  # the dataclass is frozen
 
-    def lines(self, language: str, *, has_head: bool = True) -> list[list[str]]:
-        """Every row as texts in one language. has_head: the head first, if there is one."""
-        head = [self.head] if self.head and has_head else []
+    def lines(self, language: str) -> list[list[str]]:
+        """Every row as texts in one language, the head first where there is one."""
+        head = [self.head] if self.head else []
         return [[cell.in_(language) for cell in row] for row in (*head, *self.rows)]
 
 
@@ -128,22 +129,6 @@ class GivenNumbers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DialogueStep:
-    """What a player shows next: a turn, or the scorecard where `turn` is None.
-
-    number counts from 1 to `total`. asks_first: whether the learner should say or write an answer before it is shown.
-    """
-
-    number: int
-    total: int
-    turn: DialogueTurn | None
-
-    @property
-    def asks_first(self) -> bool:
-        return self.turn is not None and self.turn.who == CANDIDATE
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dialogue:
     """One worked interview. level: one of LEVELS, which the interviewer recommends, and why. where: for errors."""
 
@@ -164,12 +149,6 @@ class Dialogue:
                 raise ValueError(f"turn {number} is the {expected}'s; the two speak alternately")
             if turn.interrupts and turn.who != INTERVIEWER:
                 raise ValueError(f"turn {number} is the candidate's, and only the interviewer interrupts")
-
-    def steps(self) -> Iterator[DialogueStep]:
-        """The turns in their order, then the scorecard."""
-        total = len(self.turns) + 1
-        for number, turn in enumerate((*self.turns, None), start=1):
-            yield DialogueStep(number=number, total=total, turn=turn)
 
     def full_answer(self, language: str) -> str:
         """Every text in which a number can stand; a card has a method of this name, so the same check reads both."""
@@ -212,9 +191,12 @@ def _load(path: Path, state: tuple[int, int]) -> Dialogue:
 
 
 # -- plain text ------------------------------------------------------------------------------------------------------
-def speaker(turn: DialogueTurn, lang: str) -> str:
-    """Who speaks, and that it is an interruption where it is one."""
-    return words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
+def turn_part(turn: DialogueTurn, lang: str) -> TextPart:
+    """A turn: who speaks, and that it is an interruption where it is one, what is said, and the whiteboard."""
+    label = words(turn.who, lang) + (words("interrupts", lang) if turn.interrupts else "")
+    rows = tuple(map(tuple, turn.board.lines(lang))) if turn.board else ()
+    has_head = bool(turn.board and turn.board.head)
+    return TextPart(name=turn.who, label=label, text=turn.text.in_(lang), rows=rows, has_head=has_head)
 
 
 def note_rows(one: Dialogue, lang: str) -> list[list[str]]:
@@ -231,13 +213,6 @@ def verdict(one: Dialogue, lang: str) -> str:
     return words("verdict", lang, level=quiz_words(one.level, lang), why=one.why.in_(lang))
 
 
-def turn_text(turn: DialogueTurn, lang: str) -> str:
-    """A turn as plain text: who, what is said, and a line for each row of the whiteboard."""
-    rows = turn.board.lines(lang) if turn.board else []
-    lines = ["  " + " | ".join(filter(None, row)) for row in rows]
-    return "\n".join([f"{speaker(turn, lang)}{quiz_words('colon', lang)}{turn.text.in_(lang)}", *lines])
-
-
 def scorecard_text(one: Dialogue, lang: str) -> str:
     """The scorecard as plain text."""
     lines = [f"- {' · '.join(row)}" for row in note_rows(one, lang)]
@@ -245,15 +220,14 @@ def scorecard_text(one: Dialogue, lang: str) -> str:
 
 
 # -- HTML ------------------------------------------------------------------------------------------------------------
-def turn_document(turn: DialogueTurn, lang: str, *, own: str = "") -> Element:
+def turn_document(turn: TextPart, lang: str, *, own: str = "") -> Element:
     """A turn. own: what the learner wrote before it was shown, or ""."""
-    style = LINE.format(shade=".35" if turn.who == INTERVIEWER else ".9")
+    style = LINE.format(shade=".35" if turn.name == INTERVIEWER else ".9")
     note = paragraph(element("i", words("own_was", lang)), " ", own) if own else None
-    board = turn.board and _table([cell.in_(lang) for cell in turn.board.head], turn.board.lines(lang, has_head=False))
-    said = marked(turn.text.in_(lang))
-    return section(
-        note, paragraph(bold(speaker(turn, lang)), style=SAID), paragraph(said, style=SAID), board, style=style
-    )
+    head, rows = (turn.rows[0], turn.rows[1:]) if turn.has_head else ((), turn.rows)
+    board = _table(head, rows) if rows else None
+    said = paragraph(marked(turn.text), style=SAID)
+    return section(note, paragraph(bold(turn.label), style=SAID), said, board, style=style)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Element:
@@ -276,12 +250,12 @@ def scorecard_document(one: Dialogue, lang: str) -> list[Element]:
 
 def dialogue_document(one: Dialogue, lang: str) -> Element:
     """The whole dialogue, from its title to its scorecard."""
-    turns = [turn_document(turn, lang) for turn in one.turns]
+    turns = [turn_document(turn_part(turn, lang), lang) for turn in one.turns]
     title = heading(one.title.in_(lang), 3)
     return section(title, turns, scorecard_document(one, lang), lang=lang, style="max-width:52em")
 
 
-def turn_html(turn: DialogueTurn, lang: str, *, own: str = "") -> str:
+def turn_html(turn: TextPart, lang: str, *, own: str = "") -> str:
     return turn_document(turn, lang, own=own).html
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from helpers.interview.card_html import cell_address, source_link
 from helpers.interview.cards import ShownBy, topic_of, words
+from helpers.interview.steps import Ask, ClockState, Finished, Option, Steps, Talk, Tell, TextPart, labels
 from helpers.learner import progress
 from helpers.learner.progress import FilePath
 from helpers.learner.words import Words
@@ -65,6 +66,12 @@ class Stopwatch:
     def is_over(self) -> bool:
         return self.seconds > self.limit
 
+    @property
+    def state(self) -> ClockState:
+        """What a step tells of this clock."""
+        began, ended = (when and when.timestamp() for when in (self.began, self.ended))
+        return ClockState(limit=self.limit, began=began, ended=ended)
+
 
 def clock_text(seconds: float) -> str:
     """Seconds as on a clock: 75 as "1:15"."""
@@ -112,6 +119,16 @@ class Drill:
         task = words("drill.place", language, key=self.key)
         address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)  # the cell with the tag "average-task"
         return explained, (task, address)
+
+
+def drill_parts(drill: Drill, language: str) -> tuple[TextPart, ...]:
+    """The task, what counts, and the program to begin with."""
+    counts = tuple(text.in_(language) for text in drill.counts)
+    return (
+        TextPart(name="task", label=drill.title.in_(language), text=drill.prompt.in_(language)),
+        TextPart(name="counts", label=labels("counts", language), items=counts),
+        TextPart(name="stub", label=labels("given", language), text=drill.stub),
+    )
 
 
 def drills() -> tuple[Drill, ...]:
@@ -166,13 +183,17 @@ class DrillOutcome:
         return "\n".join(filter(None, (self.output, self.text, self.note)))
 
 
-class Attempt:
+class Attempt(Talk):
     """One attempt at a drill: `begin()`, then `submit(answer)` until it passes. Nothing is cut off at the time limit.
+
+    `steps()` is the drill as a conversation, and `write_steps()` the part of it that a mock interview has as well.
 
     check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`, or is a bool. An exception
     that carries a `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now:
     returns the time; the machine's clock if None.
     """
+
+    kind = "drill"
 
     def __init__(
         self, drill: Drill, check: Judge | None = None, *, language: str | None = None, path: FilePath = None,
@@ -191,6 +212,60 @@ class Attempt:
     def passed(self) -> bool:
         """Whether any answer has passed."""
         return any(outcome.passed for outcome in self.outcomes)
+
+    def steps(self) -> Steps:
+        """The drill until it is passed or given up, then a right answer if no lab has it, the time, and the links."""
+        try:
+            yield from self.write_steps()
+            yield Tell(parts=tuple(replace(part, is_folded=False) for part in self._answer))
+        except Finished:
+            pass
+        yield Tell(text=words("drill_over", self.language, time=clock_text(self.watch.seconds)), parts=self._links)
+
+    def write_steps(self, *actions: Option) -> Steps:
+        """Ask for the program until it passes or is given up. actions: that the question has in addition."""
+        while not self.passed:
+            reply = yield from self.ask(self._question(actions))
+            if reply.action == "begin":
+                self.begin()
+            elif reply.action:
+                return
+            else:
+                yield from self._check_steps(reply.value)
+
+    def _question(self, actions: tuple[Option, ...]) -> Ask:
+        """The task. Its links and its own answer come once something was tried, because they lead to the solution."""
+        drill, language = self.drill, self.language
+        begin = () if self.watch.began else (self.action("begin"),)
+        more = (*self._links, *self._answer) if self.outcomes else ()
+        return Ask(
+            form="code", heading=(drill.key, words("minutes", language, count=drill.minutes)),
+            parts=(*drill_parts(drill, language), *more), code=drill.stub, name=drill.name,
+            actions=(*begin, self.action("give_up"), *actions), clock=self.watch.state,
+        )  # fmt: skip
+
+    @property
+    def _links(self) -> tuple[TextPart, ...]:
+        """Where the course explains it, and the lab's task."""
+        links, label = self.drill.links(language=self.language), labels("explained", self.language)
+        return tuple(TextPart(name="explained_by", label=label, text=text, link=href) for text, href in links)
+
+    @property
+    def _answer(self) -> tuple[TextPart, ...]:
+        """The right answer of a drill that is no task of a lab."""
+        label, text = words("drill.answer", self.language), self.drill.answer
+        return (TextPart(name="code", label=label, text=text, is_folded=True),) if text else ()
+
+    def _check_steps(self, answer: Any) -> Steps:
+        """Check an answer, and tell what the check said."""
+        try:
+            outcome = self.submit(answer)
+        except KeyboardInterrupt:
+            yield Tell(text=words("check_cut", self.language), style="problem")
+            return
+        yield Tell(text=outcome.text, output=outcome.output, style="right" if outcome.passed else "wrong")
+        if outcome.note:
+            yield Tell(text=outcome.note, style="problem")
 
     def submit(self, answer: Any) -> DrillOutcome:
         """Check an answer and note it. The clock stops at the first answer that passes.

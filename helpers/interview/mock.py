@@ -3,25 +3,28 @@
 A card is a question with its answer, a drill is a program to write. The candidate speaks an answer, compares it with
 the card's, and rates it. Ratings go to the same progress file as the quiz's, so a weak card comes back sooner there.
 `Reviews` has the earlier answers to each card, and says when it is due. Nothing is cut off at a time limit, and
-everything can be skipped. `terminal_interviews.py` and `helpers.widgets.MockView` show it.
+everything can be skipped.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from helpers.interview.answers import judge_rating
 from helpers.interview.bank_file import load_all
-from helpers.interview.cards import LEVELS, Card
-from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Now, Stopwatch, drills, utc_now
-from helpers.interview.quiz import select_cards
+from helpers.interview.card_html import card_parts
+from helpers.interview.cards import LEVELS, Card, topic_name, words
+from helpers.interview.drills import Attempt, Drill, Judge, Now, Stopwatch, drills, utc_now
+from helpers.interview.quiz import rating_step, select_cards
 from helpers.interview.reviews import Review, ReviewLog, Reviews
 from helpers.interview.sheet import Sheet, SheetItem, card_item, drill_item
+from helpers.interview.steps import Ask, Finished, Show, Steps, Talk, labels
 from helpers.learner import progress
 from helpers.learner.progress import FilePath
 from helpers.learner.words import language as chosen_language
@@ -30,14 +33,16 @@ NUM_CARDS = 5
 CARD_SECONDS = 180.0
 
 
-class MockInterview:
-    """`begin()`, then for each card `reveal()` and `rate("good")`, then `submit(function)`; `sheet` at any time.
+class MockInterview(Talk):
+    """A mock interview. `steps()` is the conversation; `sheet` can be read at any time.
 
     level, topics: of the cards; nothing given: mixed. seed: the same seed and progress file give the same interview.
     check: `(key, answer) -> verdict` for the drill, such as helpers.grading.grade. path: of the progress file, the
-    learner's own if None. now: returns the time. cards: instead of the whole bank. `stage` is "ready", "card", "drill"
-    or "over". Raises ValueError for an unknown level, topic or language.
+    learner's own if None. now: returns the time. cards: instead of the whole bank. Raises ValueError for an unknown
+    level, topic or language.
     """
+
+    kind = "mock"
 
     def __init__(
         self,
@@ -61,77 +66,49 @@ class MockInterview:
         self.cards = choose_cards(wanted, reviews, self._now(), chance)
         self.drill = choose_drill({card.topic for card in wanted}, _drills_passed_in_time(path), chance)
         self.attempt = Attempt(self.drill, check, language=language, path=path, now=now)
-        self._watches = [Stopwatch(CARD_SECONDS, now) for _ in self.cards]
+        self.watches = [Stopwatch(CARD_SECONDS, now) for _ in self.cards]
         self._ratings: list[str] = []  # of the cards that were shown: a rating, or "skipped"
-        self.stage = "ready"
 
-    @property
-    def card(self) -> Card | None:
-        """The present card, or None before the first card, at the drill and afterwards."""
-        return self.cards[len(self._ratings)] if self.stage == "card" else None
+    # -- the conversation ----------------------------------------------------------------------------------------------
+    def steps(self) -> Steps:
+        """The cards, the drill, and the sheet, which comes too if the learner ends the interview early."""
+        try:
+            if self.watches[0].began is None:
+                yield from self.ask_to_begin(labels("mock.intro", self.language))
+            while len(self._ratings) < len(self.cards):
+                yield from self._card_steps(len(self._ratings))
+            self.attempt.begin()
+            yield from self.attempt.write_steps(self.finish_action)
+        except Finished:
+            pass
+        for watch in (*self.watches, self.attempt.watch):
+            watch.stop()
+        yield from self._log.tell_note()
+        yield Show(document=self.sheet)
 
-    @property
-    def watch(self) -> Stopwatch | None:
-        """The clock of the present card or drill."""
-        if self.stage == "drill":
-            return self.attempt.watch
-        return self._watches[len(self._ratings)] if self.stage == "card" else None
+    def _card_steps(self, index: int) -> Steps:
+        """One card: the clock runs until the learner has spoken, then they see the answer and rate their own."""
+        card, watch, language = self.cards[index], self.watches[index], self.language
+        watch.begin()
+        place = words("place", language, number=index + 1, total=len(self.cards))
+        step = Ask(
+            form="ready", heading=(place, topic_name(card.topic, language), words(card.level, language)),
+            question=card.question.in_(language), prompt=words("ask_unfold", language),
+            submit=labels("show", language), actions=(self.action("skip"), self.finish_action), clock=watch.state,
+        )  # fmt: skip
+        reply = yield from self.ask(step)
+        watch.stop()
+        rating = None
+        if not reply.action:
+            step = rating_step(step, card_parts(card, language), words("ask_mock_rating", language), language)
+            read = functools.partial(judge_rating, language=language)
+            rating = yield from self.ask_until_read(replace(step, clock=watch.state), read)
+        self._ratings.append(rating.rating if rating else "skipped")
+        if rating:
+            review = Review(card_id=card.id, when=self._now().astimezone(UTC), rating=rating.rating, form="folded")
+            self._log.write(review, seconds=round(watch.seconds, 1), language=language, mock=True)
 
-    @property
-    def note(self) -> str:
-        """A sentence where the progress file is damaged or cannot be written; "" otherwise."""
-        return self._log.note
-
-    def begin(self) -> MockInterview:
-        """Show the first card and start its clock; a second call changes nothing."""
-        if self.stage == "ready":
-            self._show("card")
-        return self
-
-    def reveal(self) -> Card:
-        """Stop the card's clock after the answer was spoken; returns the card, whose answer may be shown now."""
-        card = self._present_card("reveal()")
-        self.watch.stop()
-        return card
-
-    def rate(self, rating: str) -> None:
-        """Rate the spoken answer, "again", "hard", "good" or "easy", or 1 to 4, and go on to what is next.
-
-        Raises ValueError for another word, and where no card is shown.
-        """
-        card, rating = self._present_card("rate()"), judge_rating(str(rating), self.language).rating
-        self.watch.stop()
-        review = Review(card_id=card.id, when=self._now().astimezone(UTC), rating=rating, form="folded")
-        self._log.write(review, seconds=round(self.watch.seconds, 1), language=self.language, mock=True)
-        self._next(rating)
-
-    def skip(self) -> None:
-        """Leave out the present card, unrated, or give up the drill. At other times it does nothing."""
-        if self.stage == "card":
-            self.watch.stop()
-            self._next("skipped")
-        elif self.stage == "drill":
-            self.finish()
-
-    def submit(self, answer: Any) -> DrillOutcome:
-        """Check the drill's answer, a function or class. After an answer that passes the interview is over.
-
-        Raises ValueError where the drill is not shown, and where there is no check.
-        """
-        if self.stage != "drill":
-            raise ValueError(f"the drill is not at hand: {self._what_is_next()}")
-        outcome = self.attempt.submit(answer)
-        if outcome.passed:
-            self.finish()
-        return outcome
-
-    def finish(self) -> Sheet:
-        """End the interview here, whatever is left."""
-        if self.watch is not None:
-            self.watch.stop()
-        self.stage = "over"
-        return self.sheet
-
+    # -- the sheet -----------------------------------------------------------------------------------------------------
     @property
     def sheet(self) -> Sheet:
         """What was asked so far, with times, ratings and where to read on."""
@@ -139,37 +116,12 @@ class MockInterview:
 
     def _items(self) -> Iterable[SheetItem]:
         """The rows of the sheet: a row per card, and the drill's."""
-        for number, (card, watch) in enumerate(zip(self.cards, self._watches, strict=True)):
+        for number, (card, watch) in enumerate(zip(self.cards, self.watches, strict=True)):
             state = "not_reached" if watch.began is None else "skipped"
             if number < len(self._ratings):
                 state = self._ratings[number]
             yield card_item(card, watch, state, self.language)
         yield drill_item(self.drill, self.attempt, self.language)
-
-    def _show(self, stage: str) -> None:
-        """Go to the next card or to the drill, and start its clock."""
-        self.stage = stage
-        self.watch.begin()
-
-    def _next(self, state: str) -> None:
-        """Note the rating of the present card, or "skipped", and go on."""
-        self._ratings.append(state)
-        self._show("card" if len(self._ratings) < len(self.cards) else "drill")
-
-    def _present_card(self, call: str) -> Card:
-        """The card that is shown. call: what was called, for the error where none is."""
-        if self.card is None:
-            raise ValueError(f"{call} is for a card, and none is at hand: {self._what_is_next()}")
-        return self.card
-
-    def _what_is_next(self) -> str:
-        """What the caller can do now, for errors."""
-        return {
-            "ready": "call begin() first",
-            "card": f"card {len(self._ratings) + 1} of {len(self.cards)} is; rate() or skip() it",
-            "drill": f"the drill {self.drill.key} is; submit() an answer or skip() it",
-            "over": "the interview is over, see sheet",
-        }[self.stage]
 
 
 def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance: random.Random) -> tuple[Card, ...]:

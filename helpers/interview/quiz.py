@@ -5,8 +5,8 @@ can be asked in up to three forms: "choice" (multiple choice), "number" (predict
 thinks of an answer, unfolds it and rates their own). `Reviews` has the earlier answers to each card, and says when a
 card is due again.
 
-`Quiz` asks and prints nothing; `terminal.py` and `helpers.widgets.QuizView` show it. The mock interview and the Anki
-export select their cards with `select_cards` as well. `words(key, language, **values)` is a sentence of the quiz.
+`Quiz` prints nothing: it yields steps (steps.py), which a terminal and a notebook play. The mock interview and the
+Anki export select their cards with `select_cards` as well. `words(key, language, **values)` is a sentence of the quiz.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from helpers.interview.answers import Judged, asked_unit, judge_choice, judge_number, judge_rating
+from helpers.interview.answers import LETTERS, Judged, asked_unit, judge_choice, judge_number, judge_rating
 from helpers.interview.bank_file import load_all
-from helpers.interview.cards import LEVELS, Card, format_span, topic_name, topic_of, words
+from helpers.interview.card_html import card_parts
+from helpers.interview.cards import LEVELS, RATINGS, Card, format_span, topic_name, topic_of, words
 from helpers.interview.reviews import Review, ReviewLog, Reviews
+from helpers.interview.steps import Ask, Finished, Option, Steps, Talk, Tell, TextPart, labels
 from helpers.learner.course import week
 from helpers.learner.guesses.calibration import poorly_guessed_chapters, poorly_guessed_kinds
 from helpers.learner.progress import FilePath
@@ -142,6 +144,12 @@ def _check_names(key: str, given: Iterable[str], known: Sequence[str], language:
             raise ValueError(words(key, language, given=name, known=", ".join(known)))
 
 
+def rating_step(step: Ask, parts: tuple[TextPart, ...], prompt: str, language: str) -> Ask:
+    """The question again, with the answer below it, which the learner now compares with their own and rates."""
+    options = tuple(Option(value=name, label=words(name, language)) for name in RATINGS)
+    return replace(step, form="rating", parts=parts, prompt=prompt, options=options)
+
+
 # -- a quiz ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class QuizQuestion:
@@ -190,14 +198,16 @@ class Summary:
     weakest: str
 
 
-class Quiz:
-    """Asks `question` and takes `answer(text)`, until `question` is None.
+class Quiz(Talk):
+    """Asks `question` and takes `answer(text)`, until `question` is None. `steps()` is the quiz as a conversation.
 
     cards: the whole bank where None. topics: names as in `Card.topic`. levels: "junior", "senior", "staff". form:
     "mixed", "folded", "choice" or "number". path: of the progress file. now: returns the time. seed: of the order of
     options. count: how many questions at most. ahead: whether cards that are not due yet are asked too. Raises
     ValueError for an unknown topic, level or form.
     """
+
+    kind = "quiz"
 
     def __init__(
         self,
@@ -254,6 +264,78 @@ class Quiz:
         """A sentence where the progress file is damaged or cannot be written, "" otherwise."""
         return self._log.note
 
+    # -- the conversation ----------------------------------------------------------------------------------------------
+    def steps(self) -> Steps:
+        """Every card: its question, the answer, and how it was judged. Then a summary."""
+        yield from self._log.tell_note()
+        if self.question is None:
+            yield Tell(text=words("nothing_due", self.language))
+            return
+        yield Tell(text=words("welcome", self.language, count=self.remaining), style="intro")
+        try:
+            while self.question is not None:
+                yield from self._card_steps(self.question)
+        except Finished:
+            pass
+        yield from self._summary_steps()
+
+    def _card_steps(self, question: QuizQuestion) -> Steps:
+        """Ask a card, and show its answer: before a folded card is rated, after another one is judged."""
+        step, parts = self._first_step(question), card_parts(question.card, self.language, asked=question.text)
+        if question.form == "folded":
+            reply = yield from self.ask(step)
+            if reply.action:
+                return self.skip()
+            step = rating_step(step, parts, words("ask_rating", self.language), self.language)
+        answer = yield from self.ask_until_read(step, self.answer)
+        if answer is None:
+            return self.skip()
+        yield from self._log.tell_note()
+        style, told = "right" if answer.passed else "wrong", () if question.form == "folded" else parts
+        yield Tell(text=answer.sentence, style=style, parts=told)
+        if self.question is not None:
+            yield from self.ask(self._pause(step, parts))
+
+    def _pause(self, step: Ask, parts: tuple[TextPart, ...]) -> Ask:
+        """The question again with its answer, until the learner goes on to the next card."""
+        has_more = any(part.name == "longer" and part.is_folded for part in parts)
+        prompt = words("ask_next" if has_more else "ask_next_told", self.language)
+        button = labels("quiz.next", self.language)
+        return replace(step, form="pause", parts=parts, prompt=prompt, submit=button, actions=(), problem="")
+
+    def _first_step(self, question: QuizQuestion) -> Ask:
+        """The question, with where in the quiz it is."""
+        card, language, form = question.card, self.language, question.form
+        place = words("place", language, number=self.asked + 1, total=self.asked + self.remaining)
+        new = (words("is_new", language),) if question.is_new else ()
+        heading = (place, topic_name(card.topic, language), words(card.level, language), *new)
+        has_unit = question.unit not in ("", "x", "×")
+        prompt = {
+            "folded": words("ask_unfold", language),
+            "choice": words("ask_letter", language, last=LETTERS[len(question.options) - 1]),
+            "number": words("ask_number" if has_unit else "ask_count", language, unit=question.unit),
+        }[form]
+        options = tuple(
+            Option(value=letter, label=text) for letter, text in zip(LETTERS, question.options, strict=False)
+        )
+        return Ask(
+            form="ready" if form == "folded" else form, heading=heading, question=question.text, prompt=prompt,
+            submit=labels("show" if form == "folded" else "quiz.check", language), options=options,
+            unit=question.unit, actions=(self.action("skip"),),
+        )  # fmt: skip
+
+    def _summary_steps(self) -> Steps:
+        """How many were asked, right, and due tomorrow, and the weakest topic."""
+        summary, language = self.summary(), self.language
+        key = "summary_nothing" if not summary.asked else "summary_hard" if summary.hard else "summary"
+        counts = {"asked": summary.asked, "right": summary.right, "hard": summary.hard}
+        yield Tell(text=words(key, language, **counts), style="bold" if summary.asked else "", heading=("",))
+        key = "summary_due_chosen" if self.is_chosen else "summary_due"
+        yield Tell(text=words(key, language, count=summary.due_tomorrow))
+        if summary.weakest:
+            yield Tell(text=words("summary_weakest", language, topic=topic_name(summary.weakest, language)))
+
+    # -- the state -----------------------------------------------------------------------------------------------------
     def answer(self, given: str) -> Answer:
         """Judge an answer to the present question, note it, and go on to the next.
 

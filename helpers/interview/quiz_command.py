@@ -11,17 +11,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, topic_name, words
+from helpers.interview.dialogue_talk import DialogueTalk
+from helpers.interview.dialogues import dialogue, dialogue_names, write_page
 from helpers.interview.dialogues import words as dialogue_words
-from helpers.interview.quiz import FORMS, Quiz, list_topics
+from helpers.interview.drills import Attempt, Judge, clock_text, drills
+from helpers.interview.mock import MockInterview
+from helpers.interview.quiz import FORMS, Quiz, list_topics, select_cards
 from helpers.interview.reviews import ReviewLog
-from helpers.interview.terminal import Quit, QuizPlayer, TerminalScreen
+from helpers.interview.steps import Talk
+from helpers.interview.terminal import Quit, TerminalScreen, play_in_terminal, round_words
 from helpers.learner.words import LANGUAGES, is_language_chosen
 from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
@@ -30,7 +35,7 @@ COUNT = 10  # questions of a quiz: about ten minutes
 INSTEAD_OF_QUIZ = ("list", "mock", "drill", "round", "dialogue", "anki")  # options, of which at most one may be given
 
 
-def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
+def main(arguments: Sequence[str], check: Judge | None = None) -> int:
     """Run the command; returns the exit code. check: `(key, answer) -> verdict`, for drills and the mock interview."""
     try:
         code = _run(list(arguments), check)
@@ -44,7 +49,7 @@ def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = Non
         return 0
 
 
-def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
+def _run(arguments: list[str], check: Judge | None) -> int:
     """Parse and start; returns the exit code, after printing what went wrong."""
     try:
         language = _language(arguments)
@@ -65,7 +70,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
     return 0
 
 
-def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[[str, Any], Any] | None) -> None:
+def _start(options: argparse.Namespace, screen: TerminalScreen, check: Judge | None) -> None:
     """Start what the options ask for."""
     given = [f"--{name}" for name in INSTEAD_OF_QUIZ if getattr(options, name) not in (None, False)]
     if len(given) > 1:
@@ -76,26 +81,69 @@ def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[
         _export(options, screen)
     elif options.list:
         show_topics(screen)
-    elif not {"--mock", "--drill", "--round", "--dialogue"} & set(given):
-        QuizPlayer(_quiz(options, screen.language), screen).run()
+    elif "" in (options.drill, options.round, options.dialogue):  # an option without a name lists what there is
+        show_list(given[0].removeprefix("--"), screen)
+    elif options.page is not None:
+        write_dialogue(options.dialogue, options.page, screen)
     else:
-        from helpers.interview import terminal_interviews  # takes longer to import than the quiz
-
-        if options.drill is not None:
-            terminal_interviews.run_drill(options.drill, screen, check)
-        elif options.round is not None:
-            terminal_interviews.run_round(options.round, screen)
-        elif options.dialogue is not None:
-            terminal_interviews.run_dialogue(options.dialogue, screen, options.page)
-        else:
-            level, topics = _one_level(options, screen.language), _names(options.topic)
-            terminal_interviews.run_mock_interview(screen, check, level=level, topics=topics)
+        play_in_terminal(_talk(options, screen.language, check), screen)
 
 
-def _quiz(options: argparse.Namespace, language: str) -> Quiz:
-    """The quiz that the options describe."""
-    topics, levels, count = _names(options.topic), _names(options.level), _count(options.count, language)
+def _talk(options: argparse.Namespace, language: str, check: Judge | None) -> Talk:
+    """The conversation that the options ask for. Raises ValueError where there is none of that name."""
+    topics = _names(options.topic)
+    if options.mock:
+        return MockInterview(level=_one_level(options, language), topics=topics, language=language, check=check)
+    if options.drill is not None:
+        by_key = {one.key: one for one in drills()}
+        if options.drill not in by_key:
+            raise ValueError(words("no_drill", language, given=options.drill, known=", ".join(by_key)))
+        return Attempt(by_key[options.drill], check, language=language)
+    if options.round is not None:
+        from helpers.interview.round_attempt import new_attempt  # imports the calculators
+        from helpers.interview.round_items import choose_round
+
+        return new_attempt(choose_round(options.round, language), language=language)
+    if options.dialogue is not None:
+        return DialogueTalk(dialogue(options.dialogue, language), language=language)
+    levels, count = _names(options.level), _count(options.count, language)
     return Quiz(topics=topics, levels=levels, language=language, form=options.form, count=count, ahead=options.ahead)
+
+
+def show_list(kind: str, screen: TerminalScreen) -> None:
+    """Print the names, titles and minutes of all drills, rounds or dialogues, and how to start one."""
+    language = screen.language
+    if kind == "round":
+        from helpers.interview.round_attempt import best_results
+        from helpers.interview.round_items import rounds
+
+        results, how, width = best_results(), round_words("how", language, key=rounds()[0].id), 24
+        rows = [(one.id, one, (round_words(one.kind, language),), results.get(one.id)) for one in rounds()]
+    elif kind == "drill":
+        rows, width = [(one.key, one, (), None) for one in drills()], 24
+        how = words("drill_how", language, key=rows[0][0])
+    else:
+        rows, width = [(name, dialogue(name), (), None) for name in dialogue_names()], 16
+        how = dialogue_words("how", language, key=rows[0][0])
+    for name, one, more, best in rows:
+        parts = [one.title.in_(language), *more, words("minutes", language, count=one.minutes)]
+        if best:
+            values = {"points": best.points, "most": best.most, "time": clock_text(best.seconds), "times": best.times}
+            parts.append(round_words("best", language, **values))
+        screen.text(" · ".join(parts), first=f"  {name:<{width}} ")
+    screen.line()
+    screen.text(how)
+
+
+def write_dialogue(name: str, page: str, screen: TerminalScreen) -> None:
+    """Write the page to print of a dialogue. Raises ValueError with the reason where that fails."""
+    one = dialogue(name, screen.language)
+    try:
+        path = write_page(one, page, screen.language)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(dialogue_words("unwritten", screen.language, path=page, reason=reason)) from None
+    screen.text(dialogue_words("written", screen.language, path=path))
 
 
 def show_topics(screen: TerminalScreen) -> None:
@@ -119,7 +167,6 @@ def show_topics(screen: TerminalScreen) -> None:
 def _export(options: argparse.Namespace, screen: TerminalScreen) -> None:
     """Write the cards as an Anki deck."""
     from helpers.interview.anki import export
-    from helpers.interview.quiz import select_cards
 
     wanted = {"topics": _names(options.topic), "levels": _names(options.level), "form": options.form}
     cards = select_cards(load_all(), **wanted, language=screen.language)

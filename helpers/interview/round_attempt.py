@@ -2,7 +2,7 @@
 
 A round shows a log or code in which the learner marks the wrong lines (debugging, review), or asks for the plan of a
 training (design). round_items.py defines what a round is. `MarkingAttempt` is for debugging and review rounds,
-`DesignAttempt` for design rounds. `terminal_interviews.py` and `helpers.widgets.RoundView` show them. `words` are the
+`DesignAttempt` for design rounds. Both are conversations, whose steps a terminal and a notebook play. `words` are the
 rounds' sentences in two languages by key, such as `words("over", language)`, and `quiz_words` those of the quiz. The
 text of a round is a `Words`, of which `in_(language)` is one language, and `item.filled(text)` fills in its numbers.
 
@@ -13,39 +13,35 @@ more if it is as fast as the adviser's; a number gives 2. The adviser is the par
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from helpers.interview.answers import how_far_off, read_number
 from helpers.interview.card_html import source_link
 from helpers.interview.cards import words as quiz_words
 from helpers.interview.drills import Now, Stopwatch, clock_text
 from helpers.interview.round_items import (
-    ROUNDS,
     Design,
     DesignQuestion,
     Marked,
     MarkedMistake,
     Round,
-    Scenario,
     fill_numbers,
     number_value,
-    rounds,
+    read_plan,
     words,
 )
 from helpers.interview.sheet import Sheet
+from helpers.interview.steps import Ask, Finished, Option, Show, Steps, Talk, Tell, TextPart
 from helpers.learner import progress
 from helpers.learner.document import Content, marked
 from helpers.learner.progress import FilePath
-from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.words import Words
 from helpers.learner.words import language as chosen_language
-from helpers.predict.advice.criticise import read_plan as read_typed_plan
 from helpers.predict.advice.fit import fullest_stage
 from helpers.predict.time.step import step_time
 from helpers.quantities.units import format_bytes, format_seconds
-from helpers.specs import Plan
 
 FOUND_POINTS, REASON_POINTS, FITS_POINTS, FAST_POINTS, NUMBER_POINTS = 2, 1, 2, 1, 2
 
@@ -165,33 +161,52 @@ def best_results(path: FilePath = None) -> dict[str, BestResult]:
 
 
 # -- a round ---------------------------------------------------------------------------------------------------------
-class RoundAttempt:
-    """One attempt at a round: `begin()`, then what the round asks, then `finish()`; `sheet` at any time.
+class RoundAttempt(Talk):
+    """One attempt at a round. `steps()` is the conversation; `sheet` can be read at any time.
 
-    `stage` is "ready"; "asked" while the learner marks or answers; "compare" once the clock has stopped and reasons are
-    compared; "over". A round that was played to its end is noted in the progress file at `path`, the learner's own if
-    None; `note` is a sentence where that failed. now: returns the time, for tests; the machine's clock if None.
+    A round that was played to its end is noted in the progress file at `path`, the learner's own if None. now: returns
+    the time, for tests; the machine's clock if None.
     """
 
+    kind = "round"
+
     def __init__(self, item: Round, *, language: str | None = None, now: Now | None = None, path: FilePath = None):
-        self.item, self.language, self._path, self.note = item, chosen_language(language), path, ""
+        self.item, self.language, self._path = item, chosen_language(language), path
         self.watch = Stopwatch(60.0 * item.minutes, now)
-        self.stage = "ready"
+        self.is_complete = False  # whether everything was handed in
 
-    def begin(self) -> RoundAttempt:
-        """Start the clock; a second call changes nothing."""
-        if self.stage == "ready":
+    def steps(self) -> Steps:
+        """What the round asks, and the sheet, which comes too if the learner ends the round early."""
+        try:
+            if self.watch.began is None:
+                title, kind = self._heading
+                text = words("welcome", self.language, title=title, kind=kind, minutes=self.item.minutes)
+                yield from self.ask_to_begin(text)
             self.watch.begin()
-            self.stage = "asked"
-        return self
-
-    def finish(self) -> RoundSheet:
-        """End the round here, whatever is left; a round that is ended early is not noted."""
+            yield from self.question_steps()
+        except Finished:
+            pass
         self.watch.stop()
-        sheet, was_played_to_its_end, self.stage = self.sheet, self.stage == "compare", "over"
-        if was_played_to_its_end:
-            self.note = record_round(sheet, path=self._path)
-        return sheet
+        if self.is_complete and (note := record_round(self.sheet, path=self._path)):
+            yield Tell(text=note, style="problem")
+        yield Show(document=self.sheet)
+
+    def question_steps(self) -> Steps:
+        """What is asked after the beginning."""
+        raise NotImplementedError
+
+    @property
+    def _heading(self) -> tuple[str, str]:
+        """The title and the kind of the round."""
+        return self.item.title.in_(self.language), words(self.item.kind, self.language)
+
+    def _question(self, form: str, submit: str, *, actions: tuple[Option, ...] = (), **fields: Any) -> Ask:
+        """A question of this round. submit: the key of the word on the button."""
+        fields = {"context": self.item.filled(self.item.prompt).in_(self.language)} | fields
+        return Ask(
+            form=form, heading=self._heading, submit=words(f"view.{submit}", self.language),
+            actions=(*actions, self.finish_action), clock=self.watch.state, **fields,
+        )  # fmt: skip
 
     @property
     def sheet(self) -> RoundSheet:
@@ -206,13 +221,9 @@ class RoundAttempt:
         """The rows of the sheet."""
         raise NotImplementedError
 
-    def _check_is_asked(self) -> None:
-        if self.stage != "asked":
-            raise ValueError(words("over", self.language))
-
 
 class MarkingAttempt(RoundAttempt):
-    """`mark(7, "why")`, `unmark(7)`, `hint()`; `hand_in()` stops the clock; then `confirm_reason(index)`.
+    """Lines of a log or of code are marked, with a reason each; then the reasons are compared with the right ones.
 
     A mistake of the round is named by its index in `item.mistakes`.
     """
@@ -224,9 +235,49 @@ class MarkingAttempt(RoundAttempt):
         self.marks: dict[int, str] = {}  # number of a line -> reason
         self.hints_given, self.confirmed = set[int](), set[int]()  # indices of mistakes
 
+    def question_steps(self) -> Steps:
+        """Take marks until they are handed in, then ask which reasons of the mistakes that were found were right."""
+        problem = ""
+        while not self.is_complete:
+            reply, problem = (yield from self.ask(self._lines(problem))), ""
+            try:
+                if reply.action == "mark":
+                    self.mark(*reply.value)
+                elif reply.action == "unmark":
+                    self.unmark(reply.value)
+                elif reply.action == "hint":
+                    hint = self.hint()
+                    yield Tell(text=words("hint" if hint else "no_hint", self.language, hint=hint))
+                else:
+                    self.watch.stop()
+                    self.is_complete = True
+            except ValueError as error:
+                problem = str(error)
+        if self.found:
+            reply = yield from self.ask(self._comparison())
+            self.confirmed = {index for index in self.found if str(index) in reply.value}
+
+    def _lines(self, problem: str) -> Ask:
+        """The lines to mark."""
+        hint = Option(value="hint", label=words("view.hint", self.language))
+        return self._question(
+            "lines", "hand_in", actions=(hint,), prompt=words("ask_mark", self.language), code=self.item.text,
+            fixed=tuple(sorted(self.item.gaps)), marks=dict(self.marks), problem=problem,
+        )  # fmt: skip
+
+    def _comparison(self) -> Ask:
+        """For each mistake that was found, the learner's reason beside the right one."""
+        rows, options, colon = list(self.rows()), [], quiz_words("colon", self.language)
+        for index in self.found:
+            texts = {"given": rows[index].given, "right": rows[index].right}
+            reasons = [f"{words(f'column.{name}', self.language)}{colon}{text}" for name, text in texts.items()]
+            details = "\n\n".join([f"**{rows[index].title}**", *reasons])
+            options.append(Option(value=str(index), label=words("held", self.language), details=details))
+        context, prompt = words("view.compare", self.language), words("ask_held", self.language)
+        return self._question("agree", "sheet", context=context, prompt=prompt, options=tuple(options))
+
     def mark(self, line: int | str, why: str = "") -> None:
         """Mark a line, or give it another reason. Raises ValueError where there is no such line."""
-        self._check_is_asked()
         if not str(line).isdecimal() or not 1 <= int(line) <= len(self.item.lines):
             raise ValueError(words("no_line", self.language, given=str(line), last=len(self.item.lines)))
         if int(line) in self.item.gaps:
@@ -235,32 +286,17 @@ class MarkingAttempt(RoundAttempt):
 
     def unmark(self, line: int) -> None:
         """Take a mark back. Raises ValueError where there is none."""
-        self._check_is_asked()
         if line not in self.marks:
             raise ValueError(words("not_marked", self.language, line=line))
         del self.marks[line]
 
     def hint(self) -> str:
         """The hint of the first mistake that is not found and had no hint yet; "" where there is none."""
-        self._check_is_asked()
         left = set(range(len(self.item.mistakes))) - self.hints_given - set(self.found)
         if not left:
             return ""
         self.hints_given.add(min(left))
         return self.item.mistakes[min(left)].hint.in_(self.language)
-
-    def hand_in(self) -> tuple[int, ...]:
-        """Stop the clock. Returns the indices of the mistakes that were found."""
-        self._check_is_asked()
-        self.watch.stop()
-        self.stage = "compare"
-        return self.found
-
-    def confirm_reason(self, index: int, agrees: bool = True) -> None:
-        """Say that the reason given for this mistake agrees, or does not agree, with the right one."""
-        if self.stage != "compare" or index not in self.found:
-            raise ValueError(words("over", self.language))
-        self.confirmed = self.confirmed | {index} if agrees else self.confirmed - {index}  # gives points for the reason
 
     @property
     def found(self) -> tuple[int, ...]:
@@ -317,7 +353,7 @@ class DesignAnswer:
 
 
 class DesignAttempt(RoundAttempt):
-    """`answer("dp=4 tp=8")` or `answer("64.2 GB")` to `question`, until `question` is None.
+    """Asks `question` and takes `answer("dp=4 tp=8")` or `answer("64.2 GB")`, until `question` is None.
 
     A question asks for a number where `question.number` is the name of one, and for a plan otherwise.
     """
@@ -332,21 +368,21 @@ class DesignAttempt(RoundAttempt):
     def question(self) -> DesignQuestion | None:
         """The present question."""
         left = self.item.questions[len(self.answers) :]
-        return left[0] if left and self.stage == "asked" else None
+        return left[0] if left else None
 
-    @property
-    def position(self) -> str:
-        """Of the present question: "2 of 4"."""
-        return quiz_words("place", self.language, number=len(self.answers) + 1, total=len(self.item.questions))
-
-    @property
-    def prompt(self) -> str:
-        """The present question, and how an answer to it is written."""
-        question = self.question
-        unit = question.numbers[question.number].unit if question.number else ""
-        key = "how_to_count" if unit else "how_to_count_plain" if question.number else "how_to_plan"
-        text = self.text(question.text, question)
-        return f"**{self.position} · {text}**\n\n{words(key, self.language, unit=unit)}"
+    def question_steps(self) -> Steps:
+        """Ask each question until an answer can be read, and tell how it was judged, and why."""
+        while (question := self.question) is not None:
+            number, total = len(self.answers) + 1, len(self.item.questions)
+            place = quiz_words("place", self.language, number=number, total=total)
+            unit = question.numbers[question.number].unit if question.number else ""
+            key = "how_to_count" if unit else "how_to_count_plain" if question.number else "how_to_plan"
+            how_to = TextPart(name="how_to", text=words(key, self.language, unit=unit))
+            text, prompt = f"{place} · {self.text(question.text, question)}", words("ask_answer", self.language)
+            step = self._question("text", "answer", question=text, parts=(how_to,), prompt=prompt)
+            answer = yield from self.ask_until_read(step, self.answer)
+            yield Tell(text=f"{place} · {answer.sentence}", style="right" if answer.points else "wrong")
+            yield Tell(text=self.text(question.why, question))
 
     def text(self, text: Words, question: DesignQuestion) -> str:
         """A text of this question with its numbers."""
@@ -354,16 +390,13 @@ class DesignAttempt(RoundAttempt):
 
     def answer(self, given: str) -> DesignAnswer:
         """Judge an answer and go on. Raises ValueError, with the question staying, for one that cannot be read."""
-        self._check_is_asked()
         question = self.question
-        if question is None:
-            raise ValueError(words("over", self.language))
         judge = self._judge_number if question.number else self._judge_plan
         answer = judge(question, given.strip())
         self.answers.append(answer)
         if len(self.answers) == len(self.item.questions):
             self.watch.stop()
-            self.stage = "compare"
+            self.is_complete = True
         return answer
 
     def _judge_number(self, question: DesignQuestion, given: str) -> DesignAnswer:
@@ -408,24 +441,6 @@ class DesignAttempt(RoundAttempt):
             )  # fmt: skip
 
 
-def read_plan(given: str, scene: Scenario, language: str | None = None) -> Plan:
-    """ "dp=4, tp=8 zero=1" as a Plan of this scenario. Raises ValueError, a sentence, where it is none."""
-    try:
-        return read_typed_plan(given, scene.model, scene.cluster, scene.global_batch, language)
-    except ValueError as error:
-        raise ValueError(words("no_plan", language, given=given, reason=str(error).rstrip("."))) from None
-
-
 def new_attempt(item: Round, **options) -> MarkingAttempt | DesignAttempt:
     """An attempt at this round, not begun; the options are those of `RoundAttempt`."""
     return (MarkingAttempt if isinstance(item, Marked) else DesignAttempt)(item, **options)
-
-
-def choose_round(name: str, language: str | None = None, seed: int | None = None) -> Round:
-    """The round of this id, or a random one of this kind. Raises ValueError where `name` is neither."""
-    kinds = {words[kind].in_(lang): kind for kind in ROUNDS for lang in LANGUAGES}  # also by its name in a language
-    kind = kinds.get(name, name)
-    candidates = [one for one in rounds() if one.kind == kind or one.id == name]
-    if not candidates:
-        raise ValueError(words("no_round", language, given=name, kinds=ROUNDS, known=[one.id for one in rounds()]))
-    return random.Random(seed).choice(candidates)

@@ -12,6 +12,7 @@ on a cluster, for which the adviser, another part of the course, recommends a pl
 from __future__ import annotations
 
 import functools
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from helpers.interview.cards import UNITS, NotebookCell, NumberCall, ShownBy, co
 from helpers.learner.words import LANGUAGES, Words, book, use_language
 from helpers.learner.yaml_file import Code, named, read_list
 from helpers.predict.advice import Advice, advise
+from helpers.predict.advice.criticise import read_plan as read_typed_plan
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
 from helpers.specs.hardware import COMPUTE_SHARE, INTRA
@@ -109,6 +111,14 @@ class Scenario:
         if "gpu" in change:
             cluster = replace(cluster, gpu=GPUS[change["gpu"]], intra=INTRA[change["gpu"]])
         return Scenario(model, replace(cluster, num_nodes=change.get("num_nodes", cluster.num_nodes)), batch)
+
+
+def read_plan(given: str, scene: Scenario, language: str | None = None) -> Plan:
+    """ "dp=4, tp=8 zero=1" as a Plan of this scenario. Raises ValueError, a sentence, where it is none."""
+    try:
+        return read_typed_plan(given, scene.model, scene.cluster, scene.global_batch, language)
+    except ValueError as error:
+        raise ValueError(words("no_plan", language, given=given, reason=str(error).rstrip("."))) from None
 
 
 # -- the numbers of a text -------------------------------------------------------------------------------------------
@@ -297,6 +307,16 @@ def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
     marked = _read_file(folder / "marked_rounds.yaml", Marked)
     every = marked + _broken_job_rounds() + _read_file(folder / "design_rounds.yaml", Design)
     return tuple(one for one in every if kind in ("", one.kind))
+
+
+def choose_round(name: str, language: str | None = None, seed: int | None = None) -> Round:
+    """The round of this id, or a random one of this kind. Raises ValueError where `name` is neither."""
+    kinds = {words[kind].in_(lang): kind for kind in ROUNDS for lang in LANGUAGES}  # also by its name in a language
+    kind = kinds.get(name, name)
+    candidates = [one for one in rounds() if one.kind == kind or one.id == name]
+    if not candidates:
+        raise ValueError(words("no_round", language, given=name, kinds=ROUNDS, known=[one.id for one in rounds()]))
+    return random.Random(seed).choice(candidates)
 
 
 @functools.cache

@@ -1,11 +1,8 @@
-"""Plays the quiz in a terminal: `TerminalScreen` writes and reads lines, `QuizPlayer` asks and takes answers.
+"""Plays a conversation in a terminal: `play_in_terminal(talk, screen)` writes its steps and reads the replies.
 
-`python -m helpers quiz` starts it. Paragraphs fit the terminal's width, and there is colour only where a terminal shows
-it. `terminal_interviews.py` plays drills, mock interviews and rounds on the same screen.
-
-A card is a question with its answer. A `Quiz` chooses cards: its `question` is the present one, and `quiz.answer(text)`
-judges what was typed and goes on to the next. A question has a form: "choice", "number" or "folded"; a folded card is
-answered in the head, unfolded and rated by the learner. `words(key, language, **values)` is a sentence of the quiz.
+A `Talk` (steps.py) is a quiz, a mock interview, a round, a drill or a dialogue. `TerminalScreen` writes paragraphs that
+fit the terminal's width, and colour only where a terminal shows it. A program is written in a file, which Enter passes
+on. `words(key, language, **values)` is a sentence of the quiz, and `round_words` one of the rounds.
 """
 
 from __future__ import annotations
@@ -14,25 +11,29 @@ import os
 import re
 import shutil
 import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from helpers.interview.answers import LETTERS
-from helpers.interview.card_html import card_link
-from helpers.interview.cards import Card, has_number, topic_name, words
-from helpers.interview.quiz import Answer, Quiz, QuizQuestion
-from helpers.learner.words.wrapping import wrap
+from helpers.interview.cards import words
+from helpers.interview.drills import clock_text
+from helpers.interview.steps import FINISH, Ask, Reply, Show, Step, Talk, Tell, TextPart
+from helpers.learner.words import book
+from helpers.learner.words.wrapping import aligned, width, wrap
 
 WIDEST = 88  # columns of text, also where the terminal has more, because longer lines are hard to read
-STYLES = {"bold": "1", "quiet": "2", "right": "32", "wrong": "31", "code": "36"}  # -> number of the ANSI escape
-MORE = ("m", "more", "更多")
-SKIP = ("s", "skip", "跳过")
+STYLES = {"bold": "1", "quiet": "2", "right": "32", "wrong": "31", "problem": "31", "code": "36"}  # -> ANSI escape
+NOT_PRINTED = ("own", "stub", "explained_by")  # names of parts: what was typed, is in a file, or leads to a solution
+HELP, MORE, SKIP = ("?", "？", "help", "帮助"), ("m", "more", "更多"), ("s", "skip", "跳过")
+HINT, ALL = ("h", "hint", "提示"), ("a", "all", "全部")
+YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")  # "": Enter alone means no
+round_words = book("round")
 
 
 class Quit(Exception):
     """The learner wants to stop: q, Ctrl-D, Ctrl-C, or the end of what was piped in."""
-
-
-class Skipped(Exception):
-    """The learner wants another card."""
 
 
 # -- lines -----------------------------------------------------------------------------------------------------------
@@ -42,6 +43,7 @@ class TerminalScreen:
     def __init__(self, language: str, colour: bool | None = None):
         self.language = language
         self.colour = _wants_colour() if colour is None else colour
+        self._is_blank = False  # whether the last line was empty
         for stream in (sys.stdin, sys.stdout):  # a terminal that cannot show a character shows a question mark
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
@@ -66,6 +68,12 @@ class TerminalScreen:
     def line(self, line: str = "", style: str = "") -> None:
         """Print one line as it is."""
         print(self.styled(line, style) if line else "")
+        self._is_blank = not line
+
+    def gap(self) -> None:
+        """Print an empty line, unless the last one was empty."""
+        if not self._is_blank:
+            self.line()
 
     def block(self, text: str) -> None:
         """Print lines that are laid out already, such as a program. A line that is too long continues indented."""
@@ -79,11 +87,22 @@ class TerminalScreen:
         self.line("─" * min(self.columns, 60), "quiet")
 
     def heading(self, *parts: str) -> None:
-        """Print a horizontal line, then these parts on one line."""
-        self.line()
+        """Print a horizontal line, then these parts, if there are any, on one line."""
+        self.gap()
         self.rule()
-        self.line(" · ".join(parts), "quiet")
-        self.line()
+        if any(parts):
+            self.line(" · ".join(parts), "quiet")
+            self.line()
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print a table in columns, or with bars between its cells where the terminal is too narrow for columns."""
+        lines = [f"  {line.rstrip()}" for line in aligned(rows, left=len(rows[0]))]
+        if max(map(width, lines)) <= self.columns:
+            for line in lines:
+                self.line(line)
+        else:
+            for row in rows:
+                self.text(" | ".join(filter(None, row)), first="  ")
 
     def ask(self, prompt: str) -> str:
         """What is typed after a prompt, stripped. Raises Quit for q and at the end of the input."""
@@ -97,6 +116,7 @@ class TerminalScreen:
             raise Quit from None
         if not sys.stdin.isatty():
             print()  # the answer comes from a pipe, so no Enter has ended the line of the prompt
+        self._is_blank = False
         if typed.lower() in ("q", "quit", "exit", "退出"):
             raise Quit
         return typed
@@ -112,8 +132,8 @@ class TerminalScreen:
         return re.sub(r"`([^`]+)`", self.styled(r"\1", "code"), text) if self.colour else text
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a style of STYLES, where there is colour."""
-        if not self.colour or not style:
+        """The text in a style, if it is one of STYLES and there is colour."""
+        if not self.colour or style not in STYLES:
             return text
         on, off = f"\x1b[{STYLES[style]}m", "\x1b[0m"
         return on + text.replace(off, off + on) + off  # after a style inside the text, this one goes on
@@ -124,175 +144,270 @@ def _wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "", None)
 
 
-# -- the quiz --------------------------------------------------------------------------------------------------------
-class QuizPlayer:
-    """Plays a quiz on a screen."""
+# -- the player ------------------------------------------------------------------------------------------------------
+def play_in_terminal(talk: Talk, screen: TerminalScreen) -> None:
+    """Play the conversation to its end. When the learner stops early, the talk still tells or shows what it has."""
+    player, steps = _Player(talk.kind, screen), talk.steps()
+    with suppress(StopIteration):
+        reply = None
+        while True:
+            reply = player.take(steps.send(reply))
 
-    def __init__(self, quiz: Quiz, screen: TerminalScreen):
-        self.quiz, self.screen = quiz, screen
-        self._shown_note = ""  # the last sentence on the progress file that was printed
 
-    def run(self) -> None:
-        """Ask until the learner stops or no card is left, then show the summary."""
-        self._show_note()
-        if self.quiz.question is None:
-            self.screen.say("nothing_due")
-            return
-        self.screen.say("welcome", count=self.quiz.remaining)
+class _Player:
+    """Writes each step and reads the reply. What was printed once, such as the parts of a question, is not repeated."""
+
+    def __init__(self, kind: str, screen: TerminalScreen):
+        self.kind, self.screen = kind, screen
+        self._last = Ask(form="")  # the question before
+        self._parts: list[TextPart] = []  # those that were shown, or are folded, since the last question began
+        self._has_new_parts = False  # whether parts were printed since the last reply
+
+    def take(self, step: Step) -> Reply | None:
+        """Write a step; the reply if it is a question."""
+        if isinstance(step, Tell):
+            return self._tell(step)
+        if isinstance(step, Show):
+            return show_document(step, self.screen)
+        self._show_question(step)
         try:
-            while self.quiz.question is not None:
-                self._play_card(self.quiz.question)
+            reply = getattr(self, f"_ask_{step.form}", self._ask_line)(step)
         except Quit:
+            reply = Reply(action=FINISH)
+        self._last, self._has_new_parts = step, False
+        return reply
+
+    def _word(self, key: str, **values: object) -> str:
+        return words(key, self.screen.language, **values)
+
+    # -- what is shown -------------------------------------------------------------------------------------------------
+    def _tell(self, step: Tell) -> None:
+        if step.heading:
+            self.screen.heading(*step.heading)
+        self.screen.block(step.output)
+        text = step.text
+        if step.style == "intro":  # the terminal adds what its keys do
+            text += self._word("between") + self._word(f"keys.{self.kind}")
+        if step.style in ("right", "wrong") and not step.output:
+            self.screen.gap()
+        if text:
+            self.screen.text(text, style=step.style)
+        self._show_parts(step.parts)
+
+    def _show_question(self, step: Ask) -> None:
+        """Print what is new since the question before."""
+        screen, last = self.screen, self._last
+        is_new = (step.heading, step.context, step.question) != (last.heading, last.context, last.question)
+        if is_new:
+            self._parts = []
+            if step.heading:
+                screen.heading(*step.heading)
+            if step.context not in ("", last.context):
+                screen.text(step.context)
+                screen.gap()
+            if step.question:
+                screen.text(step.question, style="bold")
+                screen.gap()
+        if is_new and step.form == "choice":
+            for option in step.options:
+                screen.text(option.label, first=f"  {option.value}) ")
+            screen.gap()
+        if step.clock and step.clock.ended and not (last.clock and last.clock.ended):
+            used = step.clock.ended - step.clock.began
+            key = "mock_over" if used > step.clock.limit else "mock_time"
+            screen.say(key, "quiet", used=clock_text(used), limit=clock_text(step.clock.limit))
+        self._show_parts(step.parts)
+        if step.problem:
+            screen.text(step.problem)
+
+    def _show_parts(self, parts: Sequence[TextPart]) -> None:
+        """Print the parts that were not printed yet; those that are folded wait until they are asked for."""
+        new = [part for part in parts if part not in self._parts]
+        self._parts += new
+        shown = [part for part in new if not part.is_folded and part.name not in NOT_PRINTED]
+        for part in shown:
+            self._show_part(part)
+        if shown:
+            self.screen.gap()
+            self._has_new_parts = True
+
+    def _show_part(self, part: TextPart) -> None:
+        screen = self.screen
+        screen.gap()
+        if part.name == "counts":
+            for item in part.items:
+                screen.text(item, first="  - ")
+        elif part.name in ("usual_mistake", "follow_ups"):
+            text = self._word("between").join(part.texts)
+            screen.text(f"**{part.label}**{self._word('colon')}{text}")
+        elif part.name == "shown_by":
+            screen.text(self._word("shown_by", place=part.text), style="quiet")
+            screen.line(f"  {part.link}" if "://" in part.link else f"  notebooks/{part.link}", "quiet")
+        elif part.name == "code":
+            screen.line(part.label, "bold")
+            screen.block(part.text)
+        else:
+            if part.name in ("task", "interviewer", "candidate"):
+                screen.text(part.label, style="bold")
+            screen.text(part.text, style="bold" if part.name == "question" else "")
+            if part.rows:
+                screen.gap()
+                screen.table(part.rows)
+
+    # -- what is asked -------------------------------------------------------------------------------------------------
+    def _ask_line(self, step: Ask) -> Reply:
+        """Of the forms "choice", "rating", "number" and "text": the line that is typed, which is not empty."""
+        while not (reply := self._ask_ready(step)).value and not reply.action:
             pass
-        show_summary(self.quiz, self.screen)
+        return reply
 
-    def _play_card(self, question: QuizQuestion) -> None:
-        """Show a question, take the answer, and show how it was judged."""
-        self._show(question)
-        try:
-            answer = self._rating(question) if question.form == "folded" else self._typed_answer(question)
-        except Skipped:
-            self.quiz.skip()
-            return
-        self._show_note()
-        if question.form != "folded":  # else `_rating` has shown the answer and the result
-            self._show_result(answer)
-            has_shown_longer = show_answer(answer.card, self.screen, answer.form)
-            if self.quiz.question is not None:
-                key = "ask_next_told" if has_shown_longer else "ask_next"
-                self._ask(self._word(key), answer.card, has_shown_longer=has_shown_longer)
-
-    def _show(self, question: QuizQuestion) -> None:
-        """Print where in the quiz the question is, the question, and its options if it is a choice."""
-        card, screen, number = question.card, self.screen, self.quiz.asked + 1
-        position = words("place", screen.language, number=number, total=self.quiz.asked + self.quiz.remaining)
-        is_new = [self._word("is_new")] if question.is_new else []
-        screen.heading(position, topic_name(card.topic, screen.language), self._word(card.level), *is_new)
-        screen.text(question.text, style="bold")
-        if question.options:
-            screen.line()
-        for letter, option in zip(LETTERS, question.options, strict=False):  # there are more letters than options
-            screen.text(option, first=f"  {letter}) ")
-        screen.line()
-
-    def _rating(self, question: QuizQuestion) -> Answer:
-        """Show the answer when Enter is pressed, then take the learner's rating. What is typed before is ignored."""
-        self._ask(self._word("ask_unfold"), None, may_skip=True)
-        show_answer(question.card, self.screen)
-        answer = self._read_answer(self._word("ask_rating"), question.card)
-        self._show_result(answer)
-        return answer
-
-    def _typed_answer(self, question: QuizQuestion) -> Answer:
-        """Ask for a letter or a number."""
-        prompt = words("ask_letter", self.screen.language, last=LETTERS[len(question.options) - 1])
-        if question.form == "number":
-            has_unit = question.unit not in ("", "x", "×")
-            prompt = words("ask_number" if has_unit else "ask_count", self.screen.language, unit=question.unit)
-        return self._read_answer(prompt, None)  # None: the answer is still hidden
-
-    def _read_answer(self, prompt: str, card: Card | None) -> Answer:
-        """Pass the first typed answer that can be read to the quiz, and return how it was judged.
-
-        It prints why another one cannot be read. card: as in `_ask`.
-        """
+    def _ask_ready(self, step: Ask) -> Reply:
+        """What is typed, after the commands ? and m of a card were served."""
         while True:
-            if typed := self._ask(prompt, card, may_skip=True):
-                try:
-                    return self.quiz.answer(typed)
-                except ValueError as error:
-                    self.screen.text(str(error))
-
-    def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False, has_shown_longer: bool = False) -> str:
-        """What is typed, after commands such as ? and m were served. Raises Skipped for s if `may_skip`.
-
-        card: whose longer answer m shows, None while the answer is hidden.
-        """
-        while True:
-            typed = self.screen.ask(prompt)
-            if typed in ("?", "？", "help", "帮助"):
+            typed = self.screen.ask(step.prompt)
+            if typed.lower() in SKIP and step.has_action("skip"):
+                return Reply(action="skip")
+            if not step.question or typed.lower() not in (*HELP, *MORE):
+                return Reply(typed)
+            if typed.lower() in HELP:
                 self.screen.say("help")
-            elif typed.lower() in MORE and card:
-                show_more(card, self.screen, has_shown_longer=has_shown_longer)
-            elif typed.lower() in MORE:
-                self.screen.say("more_later")
-            elif may_skip and typed.lower() in SKIP:
-                raise Skipped
             else:
-                return typed
+                self._show_more()
 
-    def _show_result(self, answer: Answer) -> None:
-        """Print how an answer was judged."""
-        self.screen.line()
-        self.screen.text(answer.sentence, style="right" if answer.passed else "wrong")
+    def _ask_pause(self, step: Ask) -> Reply:
+        """Wait if something was printed that wants to be read."""
+        return self._ask_ready(step) if self._has_new_parts else Reply()
 
-    def _show_note(self) -> None:
-        """Print what is wrong with the progress file, each sentence once."""
-        if self.quiz.note != self._shown_note:
-            self._shown_note = self.quiz.note
-            if self._shown_note:
-                self.screen.text(self._shown_note, style="wrong")
+    def _show_more(self) -> None:
+        """Print the parts that were folded so far: the longer answer, and what an interviewer asks next."""
+        if not self._parts:
+            self.screen.say("more_later")
+        for part in [part for part in self._parts if part.is_folded]:
+            self._show_part(part)
+        self.screen.gap()
 
-    def _word(self, key: str) -> str:
-        """The sentence of this key in the learner's language."""
-        return words(key, self.screen.language)
+    def _ask_notes(self, step: Ask) -> Reply:
+        typed = self.screen.ask(step.prompt)
+        return Reply(action="all") if typed.lower() in ALL else Reply(typed)
+
+    def _ask_lines(self, step: Ask) -> Reply:
+        """Mark a line ("7 why it is wrong"), take a mark back ("-7"), show a hint ("h"), or hand in ("")."""
+        if step.code != self._last.code:
+            for number, line in enumerate(step.code.splitlines(), start=1):
+                self.screen.line(f"{self.screen.styled(f'{number:>3}', 'quiet')}  {line}".rstrip())
+            self.screen.gap()
+            self.screen.text(round_words("how_to_mark", self.screen.language))
+            self.screen.gap()
+        elif step.marks != self._last.marks:
+            key = "marked" if step.marks else "none_marked"
+            self.screen.text(round_words(key, self.screen.language, lines=sorted(step.marks)))
+        typed = self.screen.ask(step.prompt)
+        if not typed:
+            return Reply()
+        if typed.lower() in HINT:
+            return Reply(action="hint")
+        # A minus sign or none, a number (or another word, which the round refuses), and the reason.
+        minus, line, why = re.fullmatch(r"(-?)\s*(\d+|\S+)\W*(.*)", typed, re.DOTALL).groups()
+        return Reply(int(line), "unmark") if minus and line.isdecimal() else Reply((line, why), "mark")
+
+    def _ask_agree(self, step: Ask) -> Reply:
+        """Ask for each option whether the learner agrees."""
+        agreed = []
+        for option in step.options:
+            self.screen.gap()
+            self.screen.text(option.details)
+            while (typed := self.screen.ask(step.prompt).lower()) not in (*YES, *NO):
+                self.screen.text(round_words("bad_held", self.screen.language, given=typed))
+            agreed += [option.value] if typed in YES else []
+        return Reply(agreed)
+
+    def _ask_code(self, step: Ask) -> Reply:
+        """Write the stub into a file once, then pass on what the file defines each time Enter is pressed."""
+        if step.code != self._last.code:
+            self._file = _write_stub(step, self.screen)
+        if step.has_action("begin"):
+            return Reply(action="begin")
+        while True:
+            typed = self.screen.ask(self._word("ask_check", path=self._file))
+            if typed.lower() in SKIP:
+                return Reply(action="give_up")
+            self._file = Path(typed).expanduser() if typed else self._file
+            try:
+                answer = load_answer(self._file, step.name, self.screen.language)
+            except ValueError as error:
+                self.screen.block(str(error))
+                continue
+            if not _is_unchanged(self._file, step.code):
+                self.screen.say("checking", "quiet")
+                return Reply(answer)
+            self.screen.say("untouched", path=self._file)
 
 
-def show_answer(card: Card, screen: TerminalScreen, form: str = "folded") -> bool:
-    """Print the 30-second answer, the usual mistake, and where it is shown.
+def show_document(step: Show, screen: TerminalScreen) -> None:
+    """Print a document, and save it if the learner types a name."""
+    screen.gap()
+    if step.can_save:
+        screen.rule()
+    for line in step.document.text.splitlines():
+        is_row = re.match(r"\s|\d+\. |- ", line)  # a row is indented when it continues, a paragraph is not
+        screen.block(screen.coded(line)) if is_row else screen.text(line)
+    screen.gap()
+    while step.can_save:
+        try:
+            name = screen.ask(words("ask_save", screen.language))
+            if name:
+                screen.say("saved", path=step.document.save(name))
+            return
+        except Quit:
+            return
+        except (ValueError, OSError) as error:
+            screen.text(str(error))
 
-    Returns whether the longer answer was printed too. form: as which the card was asked. The form "number" asks another
-    question than the card's, so the card's question is printed as well, and the longer answer too if only that one has
-    the number.
-    """
+
+# -- the file of a drill ---------------------------------------------------------------------------------------------
+def _is_unchanged(path: Path, stub: str) -> bool:
+    """Whether the file still is the stub. Then it is not checked, because a check starts ranks and takes time."""
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8").strip() == stub.strip()
+    return False
+
+
+def load_answer(path: Path, name: str, language: str | None = None) -> Any:
+    """The function or class of this name in a file, which is run anew each time. Raises ValueError where that fails."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(words("no_answer_file", language, path=path, reason=error)) from None
+    # No module has the name "drill", so a function of this namespace is sent to the ranks by value.
+    namespace: dict[str, Any] = {"__name__": "drill", "__file__": str(path)}
+    try:
+        exec(compile(source, str(path.resolve()), "exec"), namespace)
+    except (Exception, SystemExit) as error:
+        last = "".join(traceback.format_exception_only(error)).strip()
+        line = _line_of(error, str(path.resolve()))
+        raise ValueError(words("answer_fails", language, path=path, line=line, reason=last)) from None
+    if name not in namespace:
+        raise ValueError(words("no_name", language, path=path, name=name))
+    return namespace[name]
+
+
+def _line_of(error: BaseException, file: str) -> int | str:
+    """The line of the learner's file in which the error was raised; "?" if it has none."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return lines[-1] if lines else getattr(error, "lineno", None) or "?"
+
+
+def _write_stub(step: Ask, screen: TerminalScreen) -> Path:
+    """Write the program to complete to a file in the working directory, unless that exists; returns its path."""
+    path = Path(f"drill_{step.heading[0].replace('.', '_')}.py")
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(step.code)
+        screen.say("stub_laid", path=path)
+    except FileExistsError:
+        screen.say("stub_there", path=path)
+    except OSError as error:
+        screen.say("stub_failed", path=path, reason=error.strerror or error)
+        screen.block(step.code)
     screen.line()
-    if form == "number":
-        screen.text(card.question.in_(screen.language), style="bold")
-        screen.line()
-    screen.text(card.answer.in_(screen.language))
-    shows_longer = form == "number" and bool(card.longer)
-    shows_longer = shows_longer and not has_number(card.predict.says, card.answer.in_(screen.language))
-    if shows_longer:
-        screen.line()
-        screen.text(card.longer.in_(screen.language))
-    if card.usual_mistake:
-        screen.line()
-        _show_labelled("usual_mistake", card.usual_mistake.in_(screen.language), screen)
-    screen.line()
-    text, address = card_link(card, "notebooks/", language=screen.language)
-    screen.text(words("shown_by", screen.language, place=text), style="quiet")
-    screen.line(f"  {address}", "quiet")
-    screen.line()
-    return shows_longer
-
-
-def show_more(card: Card, screen: TerminalScreen, *, has_shown_longer: bool = False) -> None:
-    """Print the longer answer, unless it was shown already, and what an interviewer asks next."""
-    screen.line()
-    if not has_shown_longer:
-        screen.text(card.longer.in_(screen.language) if card.longer else words("no_longer", screen.language))
-        screen.line()
-    if card.follow_ups:
-        between = words("between", screen.language)
-        _show_labelled("follow_ups", between.join(text.in_(screen.language) for text in card.follow_ups), screen)
-        screen.line()
-
-
-def show_summary(quiz: Quiz, screen: TerminalScreen) -> None:
-    """Print how many were asked, right, and due tomorrow, and the weakest topic."""
-    summary = quiz.summary()
-    screen.line()
-    screen.rule()
-    if summary.asked:
-        key = "summary_hard" if summary.hard else "summary"
-        screen.say(key, "bold", asked=summary.asked, right=summary.right, hard=summary.hard)
-    else:
-        screen.say("summary_nothing")
-    screen.say("summary_due_chosen" if quiz.is_chosen else "summary_due", count=summary.due_tomorrow)
-    if summary.weakest:
-        screen.say("summary_weakest", topic=topic_name(summary.weakest, screen.language))
-
-
-def _show_labelled(key: str, text: str, screen: TerminalScreen) -> None:
-    """Print a text after a bold label, the word of this key."""
-    screen.text(f"**{words(key, screen.language)}**{words('colon', screen.language)}{text}")
+    return path

@@ -20,8 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import SoftFileLock, Timeout
-
 KINDS = ("check", "quiz", "language", "guess", "round")  # of lines
 CHAPTER = "chapter"  # the value of the field `place` of an attempt that was made in a chapter and not in a lab
 LOCK_TIMEOUT = 2.0  # seconds to wait for another program that writes
@@ -183,7 +181,15 @@ def _append(path: Path, line: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of this file inside the context. Raises OSError when another program holds it for too long."""
+    """Hold the lock of this file inside the context. Raises OSError when another program holds it for too long.
+
+    Python in a browser has no filelock, and no second program either, so there the file is written without a lock.
+    """
+    try:
+        from filelock import SoftFileLock, Timeout
+    except ImportError:
+        yield
+        return
     lock = path.with_name(path.name + ".lock")
     _break_stale(lock)
     try:

@@ -1,7 +1,8 @@
 """Provides every widget of the course: explorers with dials, interview views, guesses, and maps of the progress.
 
 Each is an ipywidget that also works without a front end, and a saved notebook keeps a picture or text of it. `view.py`
-has what all of them share, `explorer.py` the base classes of the explorers, `interview_view.py` those of the views.
+has what all of them share, `explorer.py` the base classes of the explorers, `talk_view.py` that of the
+interview views.
 
 Clock                 counts down against a limit in the browser, also while the kernel works
 CourseMap             what course_map returns: chapters, stations, what is passed and which cards are due
@@ -37,19 +38,16 @@ votes                 how a class guessed, read from the folder GUESS_BOX
 from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer, OverlapExplorer
-from helpers.widgets.dialogue_view import DialogueView
 from helpers.widgets.fault_explorer import FaultExplorer
 from helpers.widgets.guess_results import my_calibration, my_guesses, votes
 from helpers.widgets.guess_view import guess
+from helpers.widgets.interview_views import DialogueView, DrillView, MockView, QuizView, RoundView
 from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.mesh_explorer import MeshExplorer
-from helpers.widgets.mock_view import DrillView, MockView
 from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import CourseMap, ProgressView, course_map
-from helpers.widgets.quiz_view import QuizView
 from helpers.widgets.reveal_view import reveal
-from helpers.widgets.round_view import RoundView
 from helpers.widgets.scaling_explorer import ScalingExplorer
 from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer

@@ -1,6 +1,6 @@
 """Provides Clock, which counts down in the browser, also while the kernel works. It only says that time is up.
 
-DrillView, MockView and RoundView show one; `Clock(15)` also works alone.
+A conversation in a notebook shows one if its questions have a clock; `Clock(15)` also works alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import anywidget
 import traitlets
 
 from helpers.interview.drills import Now, Stopwatch, clock_text, utc_now
+from helpers.interview.steps import ClockState
 from helpers.learner.words import book
 from helpers.learner.words import language as chosen_language
 from helpers.widgets.view import STATIC, SavedWidget
@@ -23,8 +24,8 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     """`begin()` starts it, `stop()` ends it. Without a front end: `.text`, `.watch.seconds`.
 
     minutes: the limit. language: "en" or "zh", if it is not the one chosen for the course. now: a function that returns
-    the time, for tests. `show(watch)` displays a Stopwatch that other code starts and stops; that code then calls
-    `refresh()`. A screen reader announces 5 minutes, 1 minute, and the end.
+    the time, for tests. `show(state)` displays a clock that other code starts and stops. A screen reader announces 5
+    minutes, 1 minute, and the end.
     """
 
     TEXT = "[widget] Clock: counts down against a limit, and tells when time is up"
@@ -46,25 +47,17 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     def begin(self) -> Clock:
         """Start the clock; a second call changes nothing."""
         self.watch.begin()
-        return self.refresh()
+        return self.show(self.watch.state)
 
     def stop(self) -> Clock:
         """Stop the clock, which then shows the time that was used."""
         self.watch.stop()
-        return self.refresh()
+        return self.show(self.watch.state)
 
-    def show(self, watch: Stopwatch) -> Clock:
-        """Display this stopwatch from now on."""
-        self.watch = watch
-        return self.refresh()
-
-    def refresh(self) -> Clock:
-        """Send the state of the stopwatch to the browser, in one message instead of one per trait."""
-        began, ended = self.watch.began, self.watch.ended
+    def show(self, state: ClockState) -> Clock:
+        """Display this state of a clock, which is sent to the browser in one message."""
         with self.hold_sync():
-            self.limit = self.watch.limit
-            self.began = began.timestamp() if began else 0.0
-            self.ended = ended.timestamp() if ended else 0.0
+            self.limit, self.began, self.ended = state.limit, state.began or 0.0, state.ended or 0.0
         return self
 
     def speak(self, language: str) -> None:
@@ -74,14 +67,14 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     @property
     def text(self) -> str:
         """What is shown now, as plain text."""
-        seconds, limit = self.watch.seconds, self.watch.limit  # seconds since `begin`, without those after `stop`
-        if self.watch.began is None:
-            state, shown = "ready", limit
-        elif self.watch.ended is not None:
-            state, shown = "ended", seconds
+        used = (self.ended or self._now().timestamp()) - self.began if self.began else 0.0
+        if not self.began:
+            state, shown = "ready", self.limit
+        elif self.ended:
+            state, shown = "ended", used
         else:
-            state, shown = ("over", seconds - limit) if seconds > limit else ("running", limit - seconds)
-        return f"{clock_text(shown)} {self.words[state].format(limit=clock_text(limit))}"
+            state, shown = ("over", used - self.limit) if used > self.limit else ("running", self.limit - used)
+        return f"{clock_text(shown)} {self.words[state].format(limit=clock_text(self.limit))}"
 
     def _tell_time(self, widget: object, content: Any, buffers: object) -> None:
         """Answer the browser, which asks once for the kernel's time because its own clock may differ."""

@@ -34,7 +34,7 @@ def mock(**options):
 def candidate(language):
     # with the labs' checks; the seed is one whose drill is this
     made = (mock_view(topics=["ddp"], seed=seed, path=fresh(), language=language) for seed in range(200))
-    return next(view for view in made if view.interview.drill.key == "03.average")
+    return next(view for view in made if view.talk.drill.key == "03.average")
 
 class Late:
     '''A clock of the kernel that is `seconds` further at each look after the first.'''
@@ -167,17 +167,17 @@ def test_a_mock_interview_from_begin_to_sheet(notebook):
     output = shown(notebook, "mock")
     notebook.pictures("mock-ready", output)
     press(output, "Begin")
-    output.get_by_text("Question 1 of 5").wait_for()
+    output.get_by_text("1 of 5 ·").wait_for()
     output.get_by_role("timer").filter(has_text=re.compile(r"[23]:\d\d")).wait_for()
     notebook.pictures("mock-card", output)
     for number, rating in enumerate(("good", "again", "easy"), start=1):
-        output.get_by_text(f"Question {number} of 5").wait_for()
+        output.get_by_text(f"{number} of 5 ·").wait_for()
         press(output, "Show the answer")
         if number == 1:
             notebook.pictures("mock-answer", output)
         press(output, rating)
     for number in (4, 5):
-        output.get_by_text(f"Question {number} of 5").wait_for()
+        output.get_by_text(f"{number} of 5 ·").wait_for()
         press(output, "Skip")
     output.get_by_text("interview.submit(").wait_for()  # the name that the notebook gave it
     notebook.pictures("mock-drill", output)
@@ -245,7 +245,7 @@ def test_a_screen_reader_is_told_when_time_is_up(notebook):
 def test_a_drill_is_begun_and_checked(notebook):
     output = shown(notebook, "drill")
     notebook.pictures("drill", output)
-    assert "Passed after 0:0" in notebook.run("check") + notebook.result("check")
+    assert "Passed after 0:" in notebook.run("check") + notebook.result("check")
     output = notebook.cell("drill").locator(".jp-Cell-outputArea")
     output.get_by_role("link", name="lab 03.average, with its picture and hint").wait_for()
     notebook.pictures("drill-passed", output)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from helpers.interview.cards import Card, Check, Choices, NotebookCell, Prediction
+from helpers.interview.steps import FINISH, Ask, Reply
 from helpers.learner.words import Words
 
 START = datetime(2026, 3, 1, 20, 0, tzinfo=UTC)
@@ -68,3 +69,20 @@ def line(key: str, rating: str = "good", when: datetime | str = START, *, form: 
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+
+
+def played(talk, *replies) -> list:
+    """All steps of a talk that gets these replies and is then ended. A string that begins with a colon is an action."""
+    steps, shown, left = talk.steps(), [], list(replies)
+    reply = None
+    while True:
+        try:
+            shown.append(steps.send(reply))
+        except StopIteration:
+            return shown
+        reply = None
+        if isinstance(shown[-1], Ask):
+            reply = left.pop(0) if left else f":{FINISH}"
+            if not isinstance(reply, Reply):
+                is_action = isinstance(reply, str) and reply.startswith(":")
+                reply = Reply(action=reply[1:]) if is_action else Reply(reply)

@@ -9,8 +9,10 @@ import pytest
 from helpers.interview import Quiz
 from helpers.interview.cards import LEVELS, Card, NotebookCell
 from helpers.interview.mock import CARD_SECONDS, MockInterview
+from helpers.interview.steps import FINISH, Ask, Reply, Show
 from helpers.learner import progress
 from helpers.learner.words import Words
+from tests.interview.quiz_cards import played
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 
@@ -124,33 +126,48 @@ def test_the_whole_bank_serves(path):
 
 
 # -- how it goes -----------------------------------------------------------------------------------------------------
-def test_a_whole_interview(mock, path):
-    clock = Clock()
-    interview = mock(now=clock)
-    assert interview.card is None and interview.watch is None and interview.stage == "ready"
-    interview.begin()
-    for number, rating in enumerate(("good", "again", "4", "想起来了", "hard")):
-        assert interview.card == interview.cards[number] and interview.watch.limit == CARD_SECONDS
-        clock.wait(90)
-        assert interview.reveal() == interview.cards[number]
-        clock.wait(500)  # reading the card's own answer is not the candidate's time
-        interview.rate(rating)
-    assert interview.stage == "drill" and interview.watch.limit == 900 and interview.card is None
-    clock.wait(100)
-    assert not interview.submit(False).passed and interview.stage == "drill"
-    clock.wait(100)
-    assert interview.submit(True).passed and interview.stage == "over"
-    items = interview.sheet.items
-    assert [item.state for item in items] == ["good", "again", "easy", "good", "hard", "passed"]
-    assert [item.seconds for item in items] == [90] * 5 + [200]
+class SlowLearner(Clock):
+    """Replies to each question after so many seconds."""
+
+    def play(self, interview, *replies):
+        """The last document; each reply is a pair of seconds and of what `played` takes."""
+        steps = interview.steps()
+        step, left = next(steps), list(replies)
+        while not isinstance(step, Show):
+            if isinstance(step, Ask):
+                seconds, given = left.pop(0) if left else (0, f":{FINISH}")
+                self.wait(seconds)
+                step = steps.send(Reply(action=given[1:]) if str(given).startswith(":") else Reply(given))
+            else:
+                step = next(steps)
+        return step.document
+
+
+READ = (500, "good")  # reading the card's own answer is not the candidate's time
+
+
+def test_a_whole_interview(mock):
+    clock = SlowLearner()
+    rated = [[(90, ""), (500, rating)] for rating in ("good", "again", "4", "想起来了", "hard")]
+    sheet = clock.play(mock(now=clock), (60, ""), *sum(rated, []), (100, False), (100, True))
+    assert [item.state for item in sheet.items] == ["good", "again", "easy", "good", "hard", "passed"]
+    assert [item.seconds for item in sheet.items] == [90] * 5 + [200]
+    assert [item.limit for item in sheet.items] == [CARD_SECONDS] * 5 + [900]
+
+
+def test_each_card_is_asked_with_its_clock_and_rated_beside_its_answer(mock):
+    intro, begin, asked, rated, *_ = played(mock(), "", "", "good")
+    assert intro.text.startswith("Five questions of 3 minutes") and begin.form == "ready"
+    assert asked.heading[0] == "1 of 5" and asked.clock.began and not asked.clock.ended and not asked.parts
+    assert rated.form == "rating" and rated.clock.ended and rated.question == asked.question
+    assert [part.name for part in rated.parts] == ["answer", "shown_by"]
 
 
 def test_ratings_reach_the_quiz(mock, path):
-    clock = Clock()
-    interview = mock(now=clock).begin()
-    clock.wait(30)
-    asked = interview.card
-    interview.rate("again")
+    clock = SlowLearner()
+    interview = mock(now=clock)
+    clock.play(interview, (0, ""), (30, ""), (0, "again"))
+    asked = interview.cards[0]
     (entry,) = progress.read(path).entries
     assert (entry.kind, entry.key, entry.passed) == ("quiz", asked.id, False)
     assert entry.more == {"rating": "again", "form": "folded", "seconds": 30.0, "language": "en", "mock": True}
@@ -159,76 +176,38 @@ def test_ratings_reach_the_quiz(mock, path):
 
 
 def test_over_time_is_told_and_not_cut_off(mock):
-    clock = Clock()
-    interview = mock(now=clock).begin()
-    clock.wait(181)
-    assert interview.watch.is_over and interview.card is interview.cards[0]
-    interview.rate("good")
-    assert interview.sheet.items[0].is_over and interview.sheet.items[0].is_weak
-
-
-def test_skipping_everything_and_finishing_early(mock, path):
-    interview = mock()
-    interview.skip()  # before the beginning
-    assert interview.stage == "ready"
-    interview.begin()
-    for _ in range(5):
-        interview.skip()
-    assert interview.stage == "drill"
-    interview.skip()
-    assert interview.stage == "over" and [item.state for item in interview.sheet.items] == ["skipped"] * 5 + [
-        "no_answer"
-    ]
-    assert not path.exists()
-    early = mock().begin()
-    early.rate("good")
-    sheet = early.finish()
-    assert [item.state for item in sheet.items] == ["good", "skipped", *["not_reached"] * 4]
-    assert early.finish() == sheet
-    assert [item.state for item in mock().finish().items] == ["not_reached"] * 6
+    clock = SlowLearner()
+    item = clock.play(mock(now=clock), (0, ""), (181, ""), READ).items[0]
+    assert item.is_over and item.is_weak and item.state == "good"
 
 
 @pytest.mark.parametrize(
-    ("stage", "call", "sentence"),
+    ("replies", "states"),
     [
-        ("ready", "rate", r"rate\(\) is for a card, and none is at hand: call begin\(\) first"),
-        ("ready", "submit", r"the drill is not at hand: call begin\(\) first"),
-        ("card", "submit", r"the drill is not at hand: card 1 of 5 is; rate\(\) or skip\(\) it"),
-        ("drill", "rate", r"none is at hand: the drill 0\d\.\w+ is; submit\(\) an answer or skip\(\) it"),
-        ("over", "submit", r"the interview is over, see sheet"),
+        (["", *[":skip"] * 5, ":give_up"], ["skipped"] * 5 + ["no_answer"]),
+        (["", "", "good"], ["good", "skipped", *["not_reached"] * 4]),
+        (["", "", ":skip"], ["skipped", "skipped", *["not_reached"] * 4]),
+        ([], ["not_reached"] * 6),
     ],
 )
-def test_a_call_at_the_wrong_time_says_what_is_at_hand(mock, stage, call, sentence):
-    interview = mock()
-    if stage != "ready":
-        interview.begin()
-    if stage in ("drill", "over"):
-        for _ in range(5):
-            interview.skip()
-    if stage == "over":
-        interview.skip()
-    with pytest.raises(ValueError, match=sentence):
-        getattr(interview, call)("good")
-    assert interview.stage == stage
+def test_everything_can_be_skipped_or_ended(mock, replies, states):
+    assert [item.state for item in played(mock(), *replies)[-1].document.items] == states
 
 
 def test_a_rating_that_is_none_leaves_the_card(mock):
-    interview = mock().begin()
-    with pytest.raises(ValueError, match="'super' is not a rating"):
-        interview.rate("super")
-    assert interview.card is interview.cards[0] and interview.watch.ended is None
+    steps = played(mock(), "", "", "super")
+    assert "'super' is not a rating" in steps[-2].problem and steps[-2].form == "rating"
 
 
 def test_a_damaged_progress_file_is_told_and_the_interview_goes_on(mock, path):
     path.write_text('{"time": "2026\nnonsense\n')
-    interview = mock().begin()
-    interview.rate("good")
-    assert "could not be read" in interview.note and progress.read(path).entries[-1].key == interview.cards[0].id
+    interview = mock()
+    *_, note, _ = played(interview, "", "", "good")
+    assert note.style == "problem" and "could not be read" in note.text
+    assert progress.read(path).entries[-1].key == interview.cards[0].id
 
 
 def test_a_file_that_cannot_be_read_or_written_is_told(mock, tmp_path):
-    interview = mock(path=tmp_path).begin()  # a folder
-    for _ in range(5):
-        interview.rate("good")
-    assert "cannot be" in interview.note and interview.submit(True).note
-    assert len(interview.sheet.items) == 6
+    steps = played(mock(path=tmp_path), "", *["", "good"] * 5, True)  # a folder
+    notes = [step.text for step in steps if getattr(step, "style", "") == "problem"]
+    assert "could not be noted" in notes[0] and "cannot be" in notes[1] and len(steps[-1].document.items) == 6

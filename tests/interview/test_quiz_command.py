@@ -78,11 +78,6 @@ def test_the_last_lines_say_how_many_were_hard_and_count_what_was_chosen(quiz):
     assert "（所有主题）" in out
 
 
-def test_a_digit_is_no_choice(quiz):
-    _, out, _ = quiz("--form choice --count 1", "1\na\n")
-    assert "'1' is not one of the options: give one letter" in out and "Asked 1, right " in out
-
-
 def test_a_chinese_system_is_told_of_lang_once_and_only_where_nothing_was_chosen(quiz, monkeypatch):
     for name in ("LC_ALL", "LC_MESSAGES", "RANKS_LANGUAGE"):
         monkeypatch.delenv(name, raising=False)

@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
@@ -13,13 +12,13 @@ import torch.distributed as dist
 
 from helpers.commands.broken_jobs import broken_jobs
 from helpers.interview import quiz_command
-from helpers.interview.round_attempt import DesignAttempt, MarkingAttempt, choose_round, new_attempt, read_plan
-from helpers.interview.round_items import FOLDER, number_value, rounds
+from helpers.interview.round_attempt import DesignAttempt, MarkingAttempt, new_attempt
+from helpers.interview.round_items import FOLDER, choose_round, number_value, read_plan, rounds
 from helpers.interview.round_items import rounds as read
+from helpers.interview.steps import Ask, Reply, Tell
 from helpers.learner import progress
 from helpers.ranks import RankError, Ranks
-from helpers.widgets import RoundView
-from tests.interview.quiz_cards import Clock
+from tests.interview.quiz_cards import Clock, played
 from tests.interview.shown_cells import missing
 
 
@@ -100,40 +99,44 @@ def test_a_round_leads_to_a_cell_that_is_there():
     assert [told for one in rounds() if (told := missing(one.id, one.shown_by))] == []
 
 
+def mark(line, why=""):
+    return Reply((line, why), "mark")
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", MARKED)
 def test_marks_are_judged(name, language):
-    one, clock = MARKED[name], Clock()
-    everything = MarkingAttempt(one, language=language, now=clock).begin()
-    for place in one.mistakes:
-        everything.mark(place.lines[-1], "because")
-    clock.forward(minutes=3)
-    for place in everything.hand_in():
-        everything.confirm_reason(place)
-    sheet = everything.finish()
-    assert sheet.points == sheet.most == 3 * len(one.mistakes) and "3:00" in sheet.summary[1]
+    one = MARKED[name]
+    marks = [mark(place.lines[-1], "because") for place in one.mistakes]
+    every = [str(index) for index in range(len(one.mistakes))]
+    sheet = played(MarkingAttempt(one, language=language, now=Clock()), "", *marks, "", every)[-1].document
+    assert sheet.points == sheet.most == 3 * len(one.mistakes) and "0:00" in sheet.summary[1]
     assert all(one.filled(place.why).in_(language) in sheet.text for place in one.mistakes)
     assert one.filled(one.model).in_(language) in sheet.markdown()
-    nothing = MarkingAttempt(one, language=language).begin()
-    assert nothing.hand_in() == () and nothing.finish().points == 0
+    assert played(MarkingAttempt(one, language=language), "", "")[-1].document.points == 0
     right = {line for place in one.mistakes for line in place.lines}
-    wrong = MarkingAttempt(one, language=language).begin()
-    wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right | one.gaps))
-    assert wrong.hint() == one.mistakes[0].hint.in_(language)
-    wrong.mark(one.mistakes[0].lines[-1])
-    assert (
-        wrong.hand_in() == (0,) and f"{one.lines[one.mistakes[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
-    )
-    assert wrong.finish().points == 0 and [row.points for row in wrong.rows()][-2:] == [-1, -1]
+    wrong = next(n for n in range(1, len(one.lines) + 1) if n not in right | one.gaps)
+    attempt = MarkingAttempt(one, language=language)
+    steps = played(attempt, "", mark(wrong), ":hint", mark(one.mistakes[0].lines[-1]), "", [])
+    told = [step.text for step in steps if isinstance(step, Tell)]
+    assert one.mistakes[0].hint.in_(language) in told[1] and attempt.found == (0,)
+    title = f"{one.lines[one.mistakes[0].lines[-1] - 1].strip()}`"
+    comparison = next(step for step in steps if isinstance(step, Ask) and step.form == "agree")
+    assert [option.value for option in comparison.options] == ["0"] and title in comparison.options[0].details
+    rows = steps[-1].document.items
+    assert steps[-1].document.points == 0 and [row.points for row in rows][-2:] == [-1, -1]
 
 
 @pytest.mark.parametrize("name", MARKED)
 def test_a_hint_is_of_a_place_that_is_not_found(name):
-    one = MarkingAttempt(MARKED[name], language="en").begin()
-    one.mark(one.item.mistakes[0].lines[0], "because")
-    hints = [one.hint() for _ in one.item.mistakes]
-    assert hints == [place.hint.en for place in one.item.mistakes[1:]] + [""]
-    assert sum(row.points for row in one.rows()) == 2 - len(hints[:-1])  # the last, of nothing, costs nothing
+    one = MARKED[name]
+    hints = [":hint"] * len(one.mistakes)
+    steps = played(MarkingAttempt(one, language="en"), "", mark(one.mistakes[0].lines[0], "because"), *hints)
+    told = [step.text for step in steps if isinstance(step, Tell)][1:]
+    expected = [f"Hint: {place.hint.en}" for place in one.mistakes[1:]]
+    assert told == [*expected, "There is no further hint."]
+    rows = steps[-1].document.items
+    assert sum(row.points for row in rows) == 2 - len(expected)  # the last, of nothing, costs nothing
 
 
 def as_text(plan):
@@ -144,17 +147,20 @@ def as_text(plan):
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_answers_are_judged_by_the_predictors(name, language):
-    good, bad = (DesignAttempt(DESIGNS[name], language=language).begin() for _ in range(2))
-    for question in good.item.questions:
+    good, bad = [], []
+    for question in DESIGNS[name].questions:
         if question.number:
             true = number_value(question.number, question.numbers, question.scene)
-            given = question.numbers[question.number].format(true)
-            assert good.answer(given).points == 2 and bad.answer(given.replace(given[0], "9" + given[0], 1)).points == 0
+            good.append(question.numbers[question.number].format(true))
+            bad.append(good[-1].replace(good[-1][0], "9" + good[-1][0], 1))
         else:
-            assert good.answer(as_text(question.scene.plan)).points == 3
-            assert bad.answer(f"dp={question.scene.cluster.world_size} micro_batch=1").points == 0
-    assert good.finish().points == good.sheet.most and bad.finish().points == 0
-    assert "{" not in good.sheet.text and ("放不下" if language == "zh" else "does not fit") in bad.sheet.text
+            good.append(as_text(question.scene.plan))
+            bad.append(f"dp={question.scene.cluster.world_size} micro_batch=1")
+    steps = played(DesignAttempt(DESIGNS[name], language=language), "", *good)
+    assert {step.style for step in steps if isinstance(step, Tell)} == {"intro", "right", ""}
+    sheet, worst = steps[-1].document, played(DesignAttempt(DESIGNS[name], language=language), "", *bad)[-1].document
+    assert sheet.points == sheet.most and worst.points == 0
+    assert "{" not in sheet.text and ("放不下" if language == "zh" else "does not fit") in worst.text
 
 
 @pytest.mark.parametrize(
@@ -181,14 +187,11 @@ def test_names_and_lines_that_are_not_there_are_sentences():
         choose_round("x", "en")
     assert choose_round("方案设计").kind == "design" and new_attempt(choose_round("ddp-post")).item.kind == "review"
     one = MarkingAttempt(choose_round("debugging", seed=1), language="en")
-    with pytest.raises(ValueError, match="No round is open"):
-        one.mark(1)
-    with pytest.raises(ValueError, match="There is no line '99'"):
-        one.begin().mark(99)
-    with pytest.raises(ValueError, match="has nothing that could be wrong"):
-        one.mark(next(iter(one.item.gaps)))
-    with pytest.raises(ValueError, match="Line 1 is not marked"):
-        one.unmark(1)
+    gap = next(iter(one.item.gaps))
+    steps = played(one, "", mark(99), mark(gap), Reply(1, "unmark"))
+    problems = [step.problem for step in steps if isinstance(step, Ask) and step.problem]
+    assert ["There is no line '99'" in problems[0], "has nothing that could" in problems[1]] == [True, True]
+    assert problems[2] == "Line 1 is not marked: nothing was taken back."
 
 
 @pytest.mark.parametrize(
@@ -272,52 +275,3 @@ def test_rounds_are_listed_and_an_unknown_one_is_a_sentence(monkeypatch, tmp_pat
     assert all(one.id in in_terminal(monkeypatch, tmp_path, capsys, "") for one in rounds())
     assert quiz_command.main(["--round", "nonsense"]) == 2
     assert "There is no round 'nonsense'" in capsys.readouterr().err
-
-
-# -- in a notebook, without a front end --------------------------------------------------------------------------------
-def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    view = RoundView("accumulated-and-repeated", language="en")
-    assert view.text.startswith("Choose a round") and not view.reasons.children
-    view.buttons["begin"].click()
-    view.buttons["hint"].click()
-    assert "Hint: Compare" in view.feedback.value
-    view.lines.children[7].value = True
-    view.lines.children[3].value = view.lines.children[0].value = True
-    view.lines.children[0].value = False
-    view.reasons.children[1].value = "means add up"
-    assert [field.line for field in view.reasons.children] == [4, 8] and view.attempt.marks[8] == "means add up"
-    view.buttons["hint"].click()
-    assert "There is no further hint" in view.feedback.value  # both are found
-    view.buttons["hand_in"].click()
-    assert [len(box.children) for box in view.reasons.children] == [2, 2]
-    assert "model answer: Gradients add up" in view.reasons.children[0].children[0].value
-    view.reasons.children[0].children[1].children[0].value = True
-    view.buttons["sheet"].click()
-    assert view.sheet.points == 4 and "<table" in view.sheet_page.outputs[0]["data"]["text/html"]
-    view.buttons["save"].click()
-    assert "Saved as round.md" in view.note.value and (tmp_path / "round.md").exists()
-    view.buttons["again"].click()
-    assert view.attempt.stage == "ready" and not view.attempt.marks
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_widget_asks_judges_and_refuses_in_each_language(language):
-    view = RoundView("eight-gpus", language=language).begin()
-    view.field.value = "many"
-    view.buttons["answer"].click()
-    assert 'role="alert"' in view.note.value and len(view.attempt.answers) == 0
-    view.answer("128.5 GB")
-    view.answer("dp=8")
-    assert (
-        "2 of 4 · " if language == "en" else "第 2 / 4 题 · "
-    ) in view.feedback.value  # the third is asked meanwhile
-    assert (
-        'data-right="false"' in view.feedback.value
-        and ("放不下" if language == "zh" else "not fit") in view.feedback.value
-    )
-    for part in (view.prompt, view.feedback, view.note):
-        ElementTree.fromstring(f"<div>{part.value}</div>")
-    view.buttons["finish"].click()
-    assert view.sheet.points == 2 and ("未作答" if language == "zh" else "no answer") in view.text
-    assert view._repr_mimebundle_()["text/plain"] == RoundView.TEXT

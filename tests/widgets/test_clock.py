@@ -48,11 +48,11 @@ def test_a_clock_that_goes_back_gives_no_negative_time():
     Stopwatch(60, time).stop()  # never begun: nothing
 
 
-def test_it_shows_another_stopwatch():
+def test_it_shows_the_clock_of_another():
     time = Time()
     clock, watch = Clock(minutes=15, now=time), Stopwatch(180, time)
     watch.begin()
-    clock.show(watch)
+    clock.show(watch.state)
     assert (clock.limit, clock.began, clock.ended) == (180, time.now.timestamp(), 0.0)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.interview import drills, quiz_command, terminal_interviews
+from helpers.interview import drills, quiz_command, terminal
 from helpers.learner import progress
 
 
@@ -92,13 +92,13 @@ def test_an_answer_that_is_there_is_never_overwritten(here, one, monkeypatch, ca
 def test_a_file_that_does_not_run_is_a_sentence(here, source, sentence):
     (here / "a.py").write_text(source)
     with pytest.raises(ValueError, match="(?s)" + sentence):
-        terminal_interviews.load_answer(here / "a.py", "answer")
+        terminal.load_answer(here / "a.py", "answer")
 
 
 def test_each_press_of_enter_runs_the_file_anew(here):
     for number in (1, 2):
         (here / "a.py").write_text(f"def answer():\n    return {number}\n")
-        assert terminal_interviews.load_answer(here / "a.py", "answer")() == number
+        assert terminal.load_answer(here / "a.py", "answer")() == number
 
 
 def test_the_drills_are_listed(here, capsys):
@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_shows_the_beginning_instead(here, one, 
             raise OSError(28, "No space left on device")
         return open(*arguments, **options)
 
-    monkeypatch.setattr(terminal_interviews, "open", no_space, raising=False)
+    monkeypatch.setattr(terminal, "open", no_space, raising=False)
     typed(monkeypatch, "mine.py\n")
     assert quiz_command.main(["--drill", "03.average"], check) == 0
     said = capsys.readouterr().out
