@@ -334,7 +334,7 @@ def open_state(out: Path, seed: int | None) -> ClassState:
     for line in lines[1:]:
         try:
             result = submission_from_json(line)
-        except (TypeError, KeyError, AttributeError):
+        except ValueError:
             continue  # an incomplete line: that submission is graded again
         state.done[result.learner] = result
     return state

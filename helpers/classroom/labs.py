@@ -20,10 +20,9 @@ import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from helpers.classroom.isolation import ROOT
 from helpers.grading import registry
@@ -41,16 +40,16 @@ DEFINITION = re.compile(r"^(?:def|class) +(\w+)", re.MULTILINE)  # of a function
 
 @dataclass(frozen=True, kw_only=True)
 class LabTask:
-    """One task of a lab with its points. check: the grade_id of the cell that checks it."""
+    """One task of a lab with its points. key: "03.average". check: the grade_id of the cell that checks it."""
 
-    task: Task
+    key: str
     points: float
     check: str = ""
 
     @property
-    def key(self) -> str:
-        """The key of the task, "03.average"."""
-        return self.task.key
+    def task(self) -> Task:
+        """The task itself."""
+        return task_of(self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ def load_lab(name: str, root: Path = ROOT, extra_points: dict[str, float] | None
     answers = {grade_id: source for grade_id, marks, source in code_cells if marks.get("solution")}
     return LabNotebook(
         name=name,
-        tasks=tuple(LabTask(task=tasks[key], points=points.get(key, 0.0), check=checks.get(key, "")) for key in order),
+        tasks=tuple(LabTask(key=key, points=points.get(key, 0.0), check=checks.get(key, "")) for key in order),
         questions=tuple(_questions(cells, root / "solutions" / f"{name}.ipynb")),
         locked={grade_id: source_of(cell) for grade_id, marks, cell in cells if is_locked(marks)},
         setup_cells=tuple((grade_id, source) for grade_id, source in locked_code if grade_id not in graded),
@@ -156,28 +155,6 @@ def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[
         if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
             rubric = re.sub(r"<!-- ### (BEGIN|END) SOLUTION -->", "", rubrics.get(grade_id, "")).strip()
             yield WrittenQuestion(grade_id=grade_id, points=float(marks.get("points", 0)), rubric=rubric)
-
-
-def lab_to_data(lab: LabNotebook) -> dict[str, Any]:
-    """The lab as plain data for a process that has the tasks; `lab_from_data` reads it."""
-    tasks = [{"key": one.key, "points": one.points, "check": one.check} for one in lab.tasks]
-    lists = {"setup_cells": list(map(list, lab.setup_cells)), "answer_cells": sorted(lab.answer_cells)}
-    questions = list(map(asdict, lab.questions))
-    own = {"name": lab.name, "locked": lab.locked, "task_of_cell": lab.task_of_cell}
-    return {"tasks": tasks, "questions": questions} | lists | own
-
-
-def lab_from_data(fields: Mapping[str, Any]) -> LabNotebook:
-    """The lab that `lab_to_data` wrote."""
-    more = {name: fields[name] for name in ("name", "locked", "task_of_cell")}
-    tasks = [LabTask(task=task_of(one["key"]), points=one["points"], check=one["check"]) for one in fields["tasks"]]
-    return LabNotebook(
-        tasks=tuple(tasks),
-        questions=tuple(WrittenQuestion(**one) for one in fields["questions"]),
-        setup_cells=tuple((grade_id, source) for grade_id, source in fields["setup_cells"]),
-        answer_cells=frozenset(fields["answer_cells"]),
-        **more,
-    )
 
 
 def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:

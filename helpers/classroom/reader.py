@@ -5,7 +5,7 @@ is recursive, so a file could be made to end this process, or to need much time 
 submission its points, and not the class. The limits of cell_source.py keep the time in proportion to the size of the
 file; a limit on processor time and memory around each answer holds where they do not.
 
-The first message is the setup: "labs" (those to which a notebook may belong, as `lab_to_data` writes them) and "checks"
+The first message is the setup: "labs" (the fields of each LabNotebook to which a notebook may belong) and "checks"
 (folder of a teacher's own tasks, or ""). Then there are two kinds of requests, which "do" tells apart:
 
 do           further keys                   the answer
@@ -25,8 +25,9 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from helpers.classroom import labs, messages
 from helpers.classroom.cell_source import MAX_CELL_CHARACTERS
@@ -54,7 +55,7 @@ def main(descriptor: int) -> None:
     sock = socket.socket(fileno=descriptor)
     setup = messages.receive(sock)
     load_checks(setup["checks"])
-    candidates = [labs.lab_from_data(fields) for fields in setup["labs"]]
+    candidates = msgspec.convert(setup["labs"], list[LabNotebook])
     with contextlib.suppress(EOFError, OSError):
         messages.send(sock, {"ready": True})
         while True:
@@ -112,20 +113,21 @@ def _read_cells(
         raise UnreadableNotebook(f"Nothing of lab {names} is in this notebook.", is_notebook=True)
     program = program_of(cells, labs.lab_with_task(lab, key) if key else lab)
     flags, more_flags = kept_flags(scan(program, lab, lang), MAX_FLAGS)
-    return {
+    fields = {
         "lab": lab.name,
-        "cells": [asdict(cell) | {"lines": list(cell.lines)} for cell in program.cells],
+        "cells": program.cells,
         "keys_of_cell": keys_of_cell(program),
         "missing_tasks": program.missing_tasks,
         "problems": counted([one_line(problem) for problem in (*problems, *program.problems)]),
         "answers": {grade_id: plain_lines(text) for grade_id, text in program.answers.items()},
         "defined_names": [name for name in program.defined_names if len(name) <= MAX_NAME][:MAX_NAMES],
-        "flags": list(map(asdict, flags)),
+        "flags": flags,
         "more_flags": more_flags,
-        "pieces": list(map(asdict, answers_in(program))),
-        "task_cells": [asdict(cell) for cell in task_cells(program)] if has_changes else [],
+        "pieces": list(answers_in(program)),
+        "task_cells": list(task_cells(program)) if has_changes else [],
         "notebook": list(map(bare_cell, cells)) if has_changes else [],
     }
+    return msgspec.to_builtins(fields)
 
 
 def keys_of_cell(program: Program) -> dict[str, list[str]]:

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
-from helpers.classroom.code_changes import CodeChange, TaskCell
+from helpers.classroom.code_changes import TaskCell
 from helpers.classroom.isolation import Limits
-from helpers.classroom.labs import LabNotebook, lab_to_data
+from helpers.classroom.labs import LabNotebook
 from helpers.classroom.program import Cell
 from helpers.classroom.results import AnswerPieces, Flag, GradedSubmission
 from helpers.classroom.sandbox import READER, Sandbox, SandboxEnded
@@ -88,14 +89,14 @@ def read_submission(
         answer = reader.ask(body, request)
     finally:
         reader.end()
-    return _reading(answer, hashlib.sha256(body).hexdigest())
+    return msgspec.convert(answer | {"digest": hashlib.sha256(body).hexdigest()}, Reading)
 
 
 class _Reader:
     """A sandbox that reads files."""
 
     def __init__(self, settings: GradingSettings):
-        setup = {"lab": "", "checks": settings.checks, "labs": list(map(lab_to_data, settings.labs))}
+        setup = {"lab": "", "checks": settings.checks, "labs": msgspec.to_builtins(settings.labs)}
         self.sandbox = Sandbox(
             setup, worker=READER, isolation_level=settings.isolation_level, limits=READ_LIMITS, hide=[]
         )
@@ -115,30 +116,6 @@ class _Reader:
     def end(self) -> None:
         """End the sandbox."""
         self.sandbox.end()
-
-
-def _reading(fields: Mapping[str, Any], digest: str) -> Reading:
-    """The record of what came out of the sandbox."""
-    changes = ("deletions", "replacements")
-    cells = [
-        one | {name: tuple(CodeChange(**change) for change in one[name]) for name in changes}
-        for one in fields["task_cells"]
-    ]
-    return Reading(
-        digest=digest,
-        lab=fields["lab"],
-        cells=tuple(Cell(**one | {"lines": tuple(one["lines"])}) for one in fields["cells"]),
-        keys_of_cell=fields["keys_of_cell"],
-        missing_tasks=tuple(fields["missing_tasks"]),
-        problems=tuple(fields["problems"]),
-        answers=fields["answers"],
-        defined_names=tuple(fields["defined_names"]),
-        flags=tuple(Flag(**one) for one in fields["flags"]),
-        more_flags=fields["more_flags"],
-        pieces=tuple(AnswerPieces(**one) for one in fields["pieces"]),
-        task_cells=tuple(TaskCell(**one) for one in cells),
-        notebook=fields["notebook"],
-    )
 
 
 # -- progress files ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from helpers.classroom.plain_text import counted, one_line, plain_lines
 
 CERTAINTIES = CERTAIN, LIKELY, LOOK = "certain", "likely", "look"  # the most certain first
@@ -165,18 +167,8 @@ def submission_to_json(result: GradedSubmission) -> dict[str, Any]:
 
 
 def submission_from_json(fields: Mapping[str, Any]) -> GradedSubmission:
-    """The submission that `submission_to_json` wrote. Raises TypeError or KeyError for any other data."""
-    fields = dict(fields)
-    tasks = tuple(_task_from_json(task) for task in fields.pop("tasks"))
-    written = tuple(WrittenAnswer(**answer) for answer in fields.pop("written"))
-    pieces = tuple(AnswerPieces(**answer) for answer in fields.pop("pieces"))
-    lists = {name: tuple(fields.pop(name)) for name in ("problems", "notes")}  # JSON has no tuples
-    return GradedSubmission(**fields, **lists, tasks=tasks, written=written, pieces=pieces)
-
-
-def _task_from_json(fields: Mapping[str, Any]) -> GradedTask:
-    flags = tuple(Flag(**flag) for flag in fields.get("flags", ()))
-    return GradedTask(**{**fields, "flags": flags})
+    """The submission that `submission_to_json` wrote. Raises ValueError for any other data."""
+    return msgspec.convert(fields, GradedSubmission)
 
 
 _LOCATION = re.compile(r"cell (?P<cell>[^,:]+)(, line (?P<line>\d+))?")
