@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,25 @@ def hostile(what: str, says: str, passes: bool) -> Callable:
         return make
 
     return add
+
+
+def with_first_cell(text: str, uses: str, name: str, folder: Path) -> None:
+    """The solution behind a cell of the learner's own. uses: a name in it, which every answer mentions, so that the
+    cell belongs to every task.
+    """
+    notebook = solved()
+    for cell in filter(is_answer, notebook["cells"]):
+        cell["source"] = source_of(cell) + f"\nif False:\n    {uses}\n"
+    notebook["cells"].insert(0, code(text))
+    save(name, folder, notebook)
+
+
+def with_more_in_the_answer(text: str, name: str, folder: Path) -> None:
+    """The solution with more lines in the cell of 03.average."""
+    notebook = solved()
+    cell = cell_of(notebook, "average")
+    cell["source"] = source_of(cell) + "\n" + text
+    save(name, folder, notebook)
 
 
 def is_answer(cell: dict) -> bool:
@@ -91,69 +111,97 @@ def statements_in_many_cells(name: str, folder: Path) -> None:
     save(name, folder, solved(*cells))
 
 
-@hostile("4,000 statements in the answer cell that nothing uses", "", PASSES)
-def statements_in_the_answer(name: str, folder: Path) -> None:
-    notebook = solved()
-    cell = cell_of(notebook, "average")
-    cell["source"] = source_of(cell) + "\n" + "".join(f"c{number} = len('c')\n" for number in range(4_000))
-    save(name, folder, notebook)
+SOURCES = {  # name -> what its first cell is, what its row says, the source, a name in it if it is not x
+    "nested_signs": ("50,000 minus signs", "nested too deeply", "x = " + "-" * 50_000 + "1"),
+    "nested_brackets": ("5,000 opening brackets", "a syntax error", "x = " + "(" * 5_000 + ")" * 5_000),
+    "nested_sum": ("a sum of 20,000 numbers", "nested", "x = " + "+".join(["1"] * 20_000)),
+    "nested_calls": (
+        "150 calls in each other, around a list of 20,000 texts",
+        "nested more than 100 deep",
+        "x = " + "print(" * 150 + "[" + "'passed ranks'," * 6_000 + "]" + ")" * 150,
+    ),
+    "nested_prints": (
+        "45 calls of print in each other, around a list of 9,000 texts",
+        "",
+        "x = " + "print(" * 45 + "[" + "'', " * 9_000 + "]" + ")" * 45,
+    ),
+    "nested_attributes": ("20,000 attributes of attributes", "nested", "import torch\nx = torch" + ".nn" * 20_000),
+    "nested_lambdas": (
+        "lambdas in the defaults of lambdas",
+        "nested",
+        "x = " + "lambda a=" * 3_000 + "1" + ": 1" * 3_000,
+    ),
+    "nested_f_strings": (
+        "f-strings in each other",
+        "",
+        "\n".join("x = f\"\"\"{f'''{f\"{f'{1}'}\"}'''}\"\"\"" for _ in range(2_000)),
+    ),
+    "chain_of_aliases": (
+        "4,000 aliases, each an attribute of the one before",
+        "",
+        "import torch\na0 = torch\n" + "".join(f"a{n} = a{n - 1}.{'nn' * 5}\n" for n in range(1, 4_000)),
+        "a3999",
+    ),
+    "decorators": (
+        "10,000 decorators of one function",
+        "",
+        "def same(f):\n    return f\n" + "@same\n" * 10_000 + "def h():\n    pass\n",
+        "h",
+    ),
+    "decorators_in_decorators": (
+        "a decorator that decorates itself without end",
+        "",
+        "@" + "(lambda f: " * 90 + "1" + ")" * 90 + "\ndef h():\n    pass\n",
+        "h",
+    ),
+    "long_line": ("a line of 99,000 characters", "", "x = [" + "1," * 40_000 + "]"),
+    "long_line_of_operators": (
+        "a line with 9,000 operators",
+        "",
+        "def h(a):\n    return [" + "a - 1, " * 9_000 + "]",
+        "h",
+    ),
+    "huge_decimal": ("a whole number of 10,000 digits", "a syntax error", "x = " + "9" * 10_000),
+    "huge_hexadecimal": (
+        "a whole number of 90,000 hexadecimal digits",
+        "",
+        "def h():\n    return 0x" + "f" * 90_000,
+        "h",
+    ),
+    "huge_text": (
+        "a text that joins 20,000 texts with one of 40,000 characters",
+        "",
+        "x = '" + "s" * 40_000 + "'.join([" + "'a', " * 10_000 + "])",
+    ),
+    "huge_cell": ("a cell of 3 MB", "characters, more than 100,000", "x = 1\n" * 500_000),
+    "magics": ("50,000 lines with magics", "more than 5,000 statements", "%time x\n" * 12_000),
+}
+for name, (what, says, text, *uses) in SOURCES.items():
+    make = partial(with_first_cell, text, *uses or ["x"])
+    HOSTILE[name] = Hostile(what=what, make=make, says=says, passes=PASSES)
 
-
-@hostile("2,000 functions that call each other, in the answer cell", "", PASSES)
-def functions_that_call_each_other(name: str, folder: Path) -> None:
-    notebook, count = solved(), 2_000
-    cell = cell_of(notebook, "average")
-    calls = "".join(f"def g{n}():\n    return g{(n + 1) % count}, g{(7 * n) % count}\n" for n in range(count))
-    cell["source"] = source_of(cell) + "\n" + calls + "g0\n"
-    save(name, folder, notebook)
-
-
-# A cell of the learner's own at the beginning: what it is, what its row says, a name in it, and its source. Every
-# answer mentions the name, so that the cell belongs to every task.
-SOURCES = {
-    "nested_signs": ("50,000 minus signs", "nested too deeply", "x", lambda: "x = " + "-" * 50_000 + "1"),
-    "nested_brackets": ("5,000 opening brackets", "a syntax error", "x", lambda: "x = " + "(" * 5_000 + ")" * 5_000),
-    "nested_sum": ("a sum of 20,000 numbers", "nested", "x", lambda: "x = " + "+".join(["1"] * 20_000)),
-    "nested_calls": ("150 calls in each other, around a list of 20,000 texts", "nested more than 100 deep", "x",
-        lambda: "x = " + "print(" * 150 + "[" + "'passed ranks'," * 6_000 + "]" + ")" * 150),
-    "nested_prints": ("45 calls of print in each other, around a list of 9,000 texts", "", "x",
-        lambda: "x = " + "print(" * 45 + "[" + "'', " * 9_000 + "]" + ")" * 45),
-    "nested_attributes": ("20,000 attributes of attributes", "nested", "x",
-        lambda: "import torch\nx = torch" + ".nn" * 20_000),
-    "nested_lambdas": ("lambdas in the defaults of lambdas", "nested", "x",
-        lambda: "x = " + "lambda a=" * 3_000 + "1" + ": 1" * 3_000),
-    "nested_f_strings": ("f-strings in each other", "", "x",
-        lambda: "\n".join("x = f\"\"\"{f'''{f\"{f'{1}'}\"}'''}\"\"\"" for _ in range(2_000))),
-    "chain_of_aliases": ("4,000 aliases, each an attribute of the one before", "", "a3999",
-        lambda: "import torch\na0 = torch\n" + "".join(f"a{n} = a{n - 1}.{'nn' * 5}\n" for n in range(1, 4_000))),
-    "decorators": ("10,000 decorators of one function", "", "h",
-        lambda: "def same(f):\n    return f\n" + "@same\n" * 10_000 + "def h():\n    pass\n"),
-    "decorators_in_decorators": ("a decorator that decorates itself without end", "", "h",
-        lambda: "@" + "(lambda f: " * 90 + "1" + ")" * 90 + "\ndef h():\n    pass\n"),
-    "long_line": ("a line of 99,000 characters", "", "x", lambda: "x = [" + "1," * 40_000 + "]"),
-    "long_line_of_operators": ("a line with 9,000 operators", "", "h",
-        lambda: "def h(a):\n    return [" + "a - 1, " * 9_000 + "]"),
-    "huge_decimal": ("a whole number of 10,000 digits", "a syntax error", "x", lambda: "x = " + "9" * 10_000),
-    "huge_hexadecimal": ("a whole number of 90,000 hexadecimal digits", "", "h",
-        lambda: "def h():\n    return 0x" + "f" * 90_000),
-    "huge_text": ("a text that joins 20,000 texts with one of 40,000 characters", "", "x",
-        lambda: "x = '" + "s" * 40_000 + "'.join([" + "'a', " * 10_000 + "])"),
-    "huge_cell": ("a cell of 3 MB", "characters, more than 100,000", "x", lambda: "x = 1\n" * 500_000),
-    "magics": ("50,000 lines with magics", "more than 5,000 statements", "x", lambda: "%time x\n" * 12_000),
-}  # fmt: skip
-
-
-def make_with_source(name: str, folder: Path) -> None:
-    *_, uses, make = SOURCES[name]
-    notebook = solved()
-    for cell in filter(is_answer, notebook["cells"]):
-        cell["source"] = source_of(cell) + f"\nif False:\n    {uses}\n"
-    notebook["cells"].insert(0, code(make()))
-    save(name, folder, notebook)
-
-
-for _name, (_what, _says, *_) in SOURCES.items():
-    HOSTILE[_name] = Hostile(what=_what, make=make_with_source, says=_says, passes=PASSES)
+CALLS = "".join(f"def g{n}():\n    return g{(n + 1) % 2_000}, g{(7 * n) % 2_000}\n" for n in range(2_000))
+MARKED = f"<script>alert(1)</script>{ESCAPE}"
+IN_THE_ANSWER = {  # name -> what else is in the answer cell, what its row says, the lines
+    "statements_in_the_answer": (
+        "4,000 statements in the answer cell that nothing uses",
+        "",
+        "".join(f"c{number} = len('c')\n" for number in range(4_000)),
+    ),
+    "functions_that_call_each_other": (
+        "2,000 functions that call each other, in the answer cell",
+        "",
+        CALLS + "g0\n",
+    ),
+    "flagged_lines": ("3,000 flagged lines in an answer", "more", "if False:\n" + "    import socket\n" * 3_000),
+    "control_characters": (
+        "control characters in an error and in what is printed",
+        "\\x1b[2J",
+        f"print({MARKED!r})\nraise ValueError({MARKED!r})",
+    ),
+}
+for name, (what, says, text) in IN_THE_ANSWER.items():
+    HOSTILE[name] = Hostile(what=what, make=partial(with_more_in_the_answer, text), says=says, passes=PASSES)
 
 
 # -- files that are no notebook, or hardly one -------------------------------------------------------------------------
@@ -260,21 +308,3 @@ def folder(name: str, folder: Path) -> None:
 @hostile("a pipe from which nothing comes", "a pipe", FAILS)
 def pipe(name: str, folder: Path) -> None:
     os.mkfifo(folder / f"{name}.ipynb")
-
-
-# -- what a teacher would read -----------------------------------------------------------------------------------------
-@hostile("3,000 flagged lines in an answer", "more", PASSES)
-def flagged_lines(name: str, folder: Path) -> None:
-    notebook = solved()
-    cell = cell_of(notebook, "average")
-    cell["source"] = source_of(cell) + "\nif False:\n" + "    import socket\n" * 3_000
-    save(name, folder, notebook)
-
-
-@hostile("control characters in an error and in what is printed", "\\x1b[2J", PASSES)
-def control_characters(name: str, folder: Path) -> None:
-    notebook = solved()
-    cell = cell_of(notebook, "average")
-    text = f"<script>alert(1)</script>{ESCAPE}"
-    cell["source"] = source_of(cell) + f"\nprint({text!r})\nraise ValueError({text!r})"
-    save(name, folder, notebook)
