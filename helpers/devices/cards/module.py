@@ -7,7 +7,7 @@ streams.py records which stream or program would wait for which on a GPU. tensor
 from __future__ import annotations
 
 import contextlib
-import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from helpers.devices.cards import streams
 from helpers.devices.cards.errors import check_index
 from helpers.devices.cards.tensor import card_generator, memory
+from helpers.devices.cards.torch_patches import replacement
 from helpers.quantities.units import format_bytes
 
 NAME = "practice card"
@@ -99,25 +100,20 @@ def register() -> None:
     # The fast path of nn.MultiheadAttention in evaluation packs a padded batch into a nested tensor, which a card
     # lacks.
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.nn.Module.load_state_dict = _copying(torch.nn.Module.load_state_dict)
+    torch.nn.Module.load_state_dict = replacement(torch.nn.Module.load_state_dict, _load_state_dict)
     # torch.accelerator calls the device guard in C++, and that of a device made in Python has none of these functions.
     names = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
     for name in (names + "max_memory_reserved reset_peak_memory_stats").split():
         setattr(torch.accelerator, name, getattr(torch.card, name))
 
 
-def _copying(load):
-    """load_state_dict, changed so that it copies into the parameters and does not swap them.
+def _load_state_dict(load: Callable, /, *args, **kwargs):
+    """Calls load_state_dict so that it copies into the parameters and does not swap them.
 
     DDP's reducer holds references to the parameters, and a tensor that is referenced from C++ cannot be swapped.
     """
-
-    @functools.wraps(load)
-    def wrapper(*args, **kwargs):
-        torch.__future__.set_swap_module_params_on_conversion(False)
-        try:
-            return load(*args, **kwargs)
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(True)
-
-    return wrapper
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    try:
+        return load(*args, **kwargs)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(True)

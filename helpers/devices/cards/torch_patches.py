@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,19 @@ def replace_in_torch(name: str, old: Any, new: Any) -> None:
         if isinstance(module, types.ModuleType) and module.__name__.startswith("torch"):
             if vars(module).get(name) is old:
                 setattr(module, name, new)
+
+
+def replacement(usual: Callable, new: Callable) -> Callable:
+    """A function with the name of `usual`, which calls new(usual, …) with the arguments that it gets.
+
+    It may take the place of a function or of a method, whose `self` is then the second argument of `new`.
+    """
+
+    @functools.wraps(usual)
+    def wrapper(*args, **kwargs):
+        return new(usual, *args, **kwargs)
+
+    return wrapper
 
 
 # Functions with the argument pin_memory; functions that return random numbers; methods that fill a tensor with them.
@@ -49,14 +63,14 @@ def patch() -> None:
     for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
         for name in names:
             usual = getattr(owner, name)
-            setattr(owner, name, wrapper := _refusing(usual))
+            setattr(owner, name, wrapper := replacement(usual, _draw))
             if owner is torch:
                 replace_in_torch(name, usual, wrapper)
                 _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     # A new class whose call makes one of two kinds of generator; isinstance accepts both.
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
-    torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
+    torch.UntypedStorage.resize_ = replacement(torch.UntypedStorage.resize_, _resize)
 
 
 def _pinning(make):
@@ -73,17 +87,12 @@ def _pinning(make):
     return wrapper
 
 
-def _refusing(draw):
-    """The function `draw`, changed to refuse a card's generator for a CPU tensor. tensor.py refuses the reverse."""
-
-    @functools.wraps(draw)
-    def wrapper(*args, **kwargs):
-        drawn = draw(*args, **kwargs)
-        if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, CardTensor):
-            raise_or_defer(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
-        return drawn
-
-    return wrapper
+def _draw(draw: Callable, /, *args, **kwargs):
+    """Calls `draw`, and refuses a card's generator for a CPU tensor. tensor.py refuses the reverse."""
+    drawn = draw(*args, **kwargs)
+    if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, CardTensor):
+        raise_or_defer(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
+    return drawn
 
 
 def _pin_memory(tensor: Tensor, device=None) -> Tensor:
@@ -129,15 +138,10 @@ class _Generators(type):
         return issubclass(other, _Generator)
 
 
-def _resizing(resize):
-    """storage.resize_(), changed so that the card counts the bytes. FSDP frees and refills its storages in this way."""
-
-    @functools.wraps(resize)
-    def wrapper(storage, num_bytes: int):
-        if memory.holds(storage):
-            memory.resize(storage, num_bytes)
-            if not num_bytes:
-                storage.__dict__.pop("_uses", None)  # what races.py knows of the memory that it gives back
-        return resize(storage, num_bytes)
-
-    return wrapper
+def _resize(resize: Callable, storage, num_bytes: int):
+    """Calls storage.resize_() and counts the bytes on the card. FSDP frees and refills its storages in this way."""
+    if memory.holds(storage):
+        memory.resize(storage, num_bytes)
+        if not num_bytes:
+            storage.__dict__.pop("_uses", None)  # what races.py knows of the memory that it gives back
+    return resize(storage, num_bytes)

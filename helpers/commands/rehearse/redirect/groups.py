@@ -2,7 +2,7 @@
 
 The wire is this course's process-group backend: it sends through gloo, records each operation, and keeps a journal from
 which is judged what NCCL would have done. Names here are those of torch.distributed: `_init(init, …)` stands for
-`init_process_group`, and its first argument is torch's own function.
+`init_process_group`, and its argument `init` is torch's own function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from helpers.commands.rehearse import rank_notes, spawning
 from helpers.commands.rehearse.redirect import gpus, unsupported
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import CardTensor
-from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.devices.cards.torch_patches import replace_in_torch, replacement
 from helpers.ranks.wire import wire, work
 from helpers.ranks.wire.group import WireGroup
 
@@ -46,15 +46,15 @@ def replace(folder: str) -> None:
     """Replace torch's functions for process groups. folder: of these ranks alone."""
     work.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
     init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
-    replace_in_torch("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
-    replace_in_torch("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
+    replace_in_torch("init_process_group", init, replacement(init, functools.partial(_init, folder)))
+    replace_in_torch("new_group", new_group, replacement(new_group, _new_group))
     replace_in_torch("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
     replace_in_torch("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
     replace_in_torch("is_nccl_available", c10d.is_nccl_available, lambda: True)
     for name in ("collective", "message"):  # the two methods through which each operation of a group goes
-        setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
-    replace_in_torch("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
-    DistributedDataParallel.__init__ = _on_one_gpu(DistributedDataParallel.__init__)
+        setattr(WireGroup, name, replacement(getattr(WireGroup, name), _note_gpu))
+    replace_in_torch("barrier", c10d.barrier, replacement(c10d.barrier, _barrier))
+    DistributedDataParallel.__init__ = replacement(DistributedDataParallel.__init__, _init_on_one_gpu)
     on_cpu = c10d._get_object_coll_device  # for a backend that torch does not know, it says "cpu"
     replace_in_torch("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
@@ -67,17 +67,12 @@ def replace(folder: str) -> None:
         dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
 
 
-def _on_one_gpu(init):
-    """DDP's `__init__`, which ends the rehearsal for a model on several GPUs, because C++ sees one card for all."""
-
-    @functools.wraps(init)
-    def wrapper(self, module, *args, **kwargs):
-        tensors = itertools.chain(module.parameters(), module.buffers())
-        if len({gpus.gpu_of(one) for one in tensors if isinstance(one, CardTensor)}) > 1:
-            raise unsupported.NotRehearsed("two_gpus")
-        init(self, module, *args, **kwargs)
-
-    return wrapper
+def _init_on_one_gpu(init, self, module, *args, **kwargs):
+    """Calls DDP's `__init__`. Ends the rehearsal for a model on several GPUs, because C++ sees one card for all."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    if len({gpus.gpu_of(one) for one in tensors if isinstance(one, CardTensor)}) > 1:
+        raise unsupported.NotRehearsed("two_gpus")
+    init(self, module, *args, **kwargs)
 
 
 def _object_device(usual, group=None) -> str:
@@ -93,7 +88,7 @@ def _nccl(name: str) -> str:
 
 
 def _init(
-    init, folder: str, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
+    folder: str, init, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
     pg_options=None, device_id=None, **more,
 ) -> None:  # fmt: skip
     """Makes the default group on the wire, whatever backend the script asks for, with the rules of that backend.
@@ -192,35 +187,30 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
         _chosen[0] = before
 
 
-def _noting(operate):
-    """A method of the wire's group, with a note of the GPU that the operation uses under NCCL.
+def _note_gpu(operate, self, *args, **kwargs):
+    """Calls a method of the wire's group, and notes the GPU that the operation uses under NCCL.
 
     That is the GPU of its tensors. A barrier has none, and torch chooses the GPU as `_gpu_of_barrier` does.
     """
-
-    @functools.wraps(operate)
-    def wrapper(self, *args, **kwargs):
-        first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
-        if self.session.config.rules != "nccl" or self.session.config.rank not in self.ranks:
-            return operate(self, *args, **kwargs)
-        # visible(): the node's number of each GPU, because ranks may number theirs differently (CUDA_VISIBLE_DEVICES).
-        if isinstance(first, CardTensor):
-            _first_used.setdefault(self, gpus.gpu_of(first))
-            name = gpus.visible()[gpus.gpu_of(first)]
-            rank_notes.note_once("gpu", name=name, was_set=gpus.was_set, site=call_site())
-        elif first is None:
-            index = _gpu_of_barrier(self)
-            if _chosen[0] is None and self not in _first_used:
-                op = getattr(args[0], "name", args[0]) if args else "barrier"
-                rank_notes.note_once("guess", name=gpus.visible()[index], op=str(op), site=call_site())
-            before, gpus.current = gpus.current, index  # the wire makes a tensor for it
-            try:
-                return operate(self, *args, **kwargs)
-            finally:
-                gpus.current = before
+    first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+    if self.session.config.rules != "nccl" or self.session.config.rank not in self.ranks:
         return operate(self, *args, **kwargs)
-
-    return wrapper
+    # visible(): the node's number of each GPU, because ranks may number theirs differently (CUDA_VISIBLE_DEVICES).
+    if isinstance(first, CardTensor):
+        _first_used.setdefault(self, gpus.gpu_of(first))
+        name = gpus.visible()[gpus.gpu_of(first)]
+        rank_notes.note_once("gpu", name=name, was_set=gpus.was_set, site=call_site())
+    elif first is None:
+        index = _gpu_of_barrier(self)
+        if _chosen[0] is None and self not in _first_used:
+            op = getattr(args[0], "name", args[0]) if args else "barrier"
+            rank_notes.note_once("guess", name=gpus.visible()[index], op=str(op), site=call_site())
+        before, gpus.current = gpus.current, index  # the wire makes a tensor for it
+        try:
+            return operate(self, *args, **kwargs)
+        finally:
+            gpus.current = before
+    return operate(self, *args, **kwargs)
 
 
 def _gpu_of_barrier(group: WireGroup) -> int:

@@ -24,7 +24,7 @@ import warnings
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,19 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.tensor import CardTensor
-from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.devices.cards.torch_patches import replace_in_torch, replacement
 from helpers.ranks.wire import wire
 from helpers.records.comms import CommEvent
 
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
 # Collectives that fill a list -> its place among the arguments, and its name.
 _FILLED = {"all_gather": (0, "tensor_list"), "gather": (1, "gather_list"), "all_to_all": (0, "output_tensor_list")}
+# The forward of each data parallel module, by the class that has it.
+_FORWARDS = (
+    (DistributedDataParallel, "_pre_forward"),
+    (FullyShardedDataParallel, "forward"),
+    (FSDPState, "_root_pre_forward"),
+)
 _trained: weakref.WeakKeyDictionary[DistributedSampler, list[int]] = weakref.WeakKeyDictionary()  # epochs of its passes
 _calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
 _loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
@@ -97,19 +103,18 @@ def watch() -> None:
     from helpers.commands.rehearse.redirect import groups  # it needs the card, which is installed by now
 
     wire.subscribe(functools.partial(_note_operation, groups.timeouts))
-    torch.save = torch.serialization.save = _noting_file(torch.save, "saved", 1, "f")
-    torch.load = torch.serialization.load = _noting_file(torch.load, "loaded", 0, "f")
+    torch.save = torch.serialization.save = replacement(torch.save, functools.partial(_note_file, "saved", 1))
+    torch.load = torch.serialization.load = replacement(torch.load, functools.partial(_note_file, "loaded", 0))
     register_optimizer_step_pre_hook(_count_step)
-    DataLoader.__iter__ = _noting_pass(DataLoader.__iter__)
-    DistributedDataParallel._pre_forward = _noting_inputs(DistributedDataParallel._pre_forward)
-    FullyShardedDataParallel.forward = _noting_inputs(FullyShardedDataParallel.forward)
-    FSDPState._root_pre_forward = _noting_inputs(FSDPState._root_pre_forward)
+    DataLoader.__iter__ = replacement(DataLoader.__iter__, _note_pass)
+    for owner, name in _FORWARDS:
+        setattr(owner, name, replacement(getattr(owner, name), _note_inputs))
     DataLoader.__init__ = after(DataLoader.__init__, lambda one: _loaders.update({one: call_site()}))
-    _BaseDataLoaderIter.__next__ = _noting_batch(_BaseDataLoaderIter.__next__)
-    replace_in_torch("manual_seed", torch.manual_seed, _noting_seed(torch.manual_seed))
+    _BaseDataLoaderIter.__next__ = replacement(_BaseDataLoaderIter.__next__, _note_batch)
+    replace_in_torch("manual_seed", torch.manual_seed, replacement(torch.manual_seed, _note_seed))
     for op, (place, name) in _FILLED.items():
         usual_op = getattr(distributed_c10d, op)
-        replace_in_torch(op, usual_op, _noting_list(usual_op, place, name))
+        replace_in_torch(op, usual_op, replacement(usual_op, functools.partial(_note_list, place, name)))
     # With this level, DDP names the parameters in its errors.
     torch.distributed.set_debug_level(torch.distributed.DebugLevel.INFO)
     usual = warnings.showwarning
@@ -162,38 +167,28 @@ def _note_operation(timeouts: Mapping[tuple[int, ...], float], event: CommEvent)
         rank_notes.note_once("long wait", name=event.op, seconds=seconds, limit=limit, **redirect.where())
 
 
-def _noting_pass(iterate):
-    """DataLoader.__iter__, which remembers where the DataLoader was made, and in the iterator the pass that begins."""
-
-    @functools.wraps(iterate)
-    def wrapper(self):
-        iterator, sampler = iterate(self), getattr(self.batch_sampler or self, "sampler", None)
-        _loaders[iterator] = _loaders.get(self) or call_site()
-        is_usual = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
-        if is_usual and sampler.shuffle:
-            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, Seen.steps, redirect.where())
-        return iterator
-
-    return wrapper
+def _note_pass(iterate, self):
+    """Calls DataLoader.__iter__. Remembers where the DataLoader was made, and in the iterator the pass that begins."""
+    iterator, sampler = iterate(self), getattr(self.batch_sampler or self, "sampler", None)
+    _loaders[iterator] = _loaders.get(self) or call_site()
+    is_usual = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+    if is_usual and sampler.shuffle:
+        vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, Seen.steps, redirect.where())
+    return iterator
 
 
-def _noting_batch(next_batch):
-    """The iterator's __next__. Once it is called after an optimizer's step, its pass is one of training.
+def _note_batch(next_batch, self):
+    """Calls the iterator's __next__. Once it is called after an optimizer's step, its pass is one of training.
 
     An evaluation, or a look at the first batch, has no such step, and may have the order of another pass.
     """
-
-    @functools.wraps(next_batch)
-    def wrapper(self):
-        one = vars(self).get("rehearsed_pass")
-        if one and not one.is_training and Seen.steps > one.steps and torch.is_grad_enabled():
-            one.is_training = True
-            _note_order(one)
-        batch = next_batch(self)
-        Batches.loader = _loaders.get(self)
-        return batch
-
-    return wrapper
+    one = vars(self).get("rehearsed_pass")
+    if one and not one.is_training and Seen.steps > one.steps and torch.is_grad_enabled():
+        one.is_training = True
+        _note_order(one)
+    batch = next_batch(self)
+    Batches.loader = _loaders.get(self)
+    return batch
 
 
 def _note_order(one: _Pass) -> None:
@@ -213,23 +208,16 @@ def _count_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     Batches.loader, Batches.fed = None, None
 
 
-def _noting_list(function, place: int, name: str):
-    """A collective that notes whether the list that it fills holds nothing but one tensor.
+def _note_list(place: int, name: str, function: Callable, /, *args, **kwargs):
+    """Calls a collective, and notes whether the list that it fills holds nothing but one tensor.
 
     A list with several tensors may hold one of them more than once on purpose, to fill it up to the number of ranks.
     place, name: of that list among the arguments.
     """
-
-    @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        filled = args[place] if len(args) > place else kwargs.get(name)
-        if isinstance(filled, list | tuple) and (
-            len({id(one) for one in filled}) == 1 < len(filled) or _overlap(filled)
-        ):
-            rank_notes.note_once("one tensor", name=function.__name__, **redirect.where())
-        return function(*args, **kwargs)
-
-    return wrapper
+    filled = args[place] if len(args) > place else kwargs.get(name)
+    if isinstance(filled, list | tuple) and (len({id(one) for one in filled}) == 1 < len(filled) or _overlap(filled)):
+        rank_notes.note_once("one tensor", name=function.__name__, **redirect.where())
+    return function(*args, **kwargs)
 
 
 def _overlap(tensors: Sequence[Any]) -> bool:
@@ -247,19 +235,14 @@ def _overlap(tensors: Sequence[Any]) -> bool:
     return any(one[0] == other[0] and other[1] < one[2] for one, other in itertools.pairwise(parts))
 
 
-def _noting_file(function, what: str, place: int, name: str):
-    """torch.save or torch.load that notes the file, which stands at this place among the arguments."""
-
-    @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        file = args[place] if len(args) > place else kwargs.get(name)
-        if isinstance(file, str | os.PathLike):
-            calls = [[list(ranks), number] for ranks, number in _calls.items()]
-            more = {"parts": _parts(args[0] if args else kwargs.get("obj"))} if what == "saved" else {}
-            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, **more, **redirect.where())
-        return function(*args, **kwargs)
-
-    return wrapper
+def _note_file(what: str, place: int, function: Callable, /, *args, **kwargs):
+    """Calls torch.save or torch.load, and notes the file: the argument at this place, or the one with the name "f"."""
+    file = args[place] if len(args) > place else kwargs.get("f")
+    if isinstance(file, str | os.PathLike):
+        calls = [[list(ranks), number] for ranks, number in _calls.items()]
+        more = {"parts": _parts(args[0] if args else kwargs.get("obj"))} if what == "saved" else {}
+        rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, **more, **redirect.where())
+    return function(*args, **kwargs)
 
 
 def _parts(saved: Any) -> list[str]:
@@ -279,23 +262,18 @@ def _parts(saved: Any) -> list[str]:
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
-def _noting_inputs(forward):
-    """A data parallel module's forward that notes what it gets first in each of the first steps."""
-
-    @functools.wraps(forward)
-    def wrapper(self, *args, **kwargs):
-        is_first = torch.is_grad_enabled() and Batches.fed is None and len(Batches.numbers) < MAX_STEPS
-        if is_first:
-            inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
-            Batches.fed, Batches.is_counted = _number_of(inputs), not isinstance(self, FSDPState)
-            Batches.is_loaded = Batches.loader is not None
-            Batches.sites = tuple(filter(None, (Batches.loader or Batches.seeded, call_site())))
-        result = forward(self, *args, **kwargs)
-        if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
-            Batches.ranks = tuple(torch.distributed.get_process_group_ranks(group))
-        return result
-
-    return wrapper
+def _note_inputs(forward, self, *args, **kwargs):
+    """Calls a data parallel module's forward, and notes what it gets first in each of the first steps."""
+    is_first = torch.is_grad_enabled() and Batches.fed is None and len(Batches.numbers) < MAX_STEPS
+    if is_first:
+        inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
+        Batches.fed, Batches.is_counted = _number_of(inputs), not isinstance(self, FSDPState)
+        Batches.is_loaded = Batches.loader is not None
+        Batches.sites = tuple(filter(None, (Batches.loader or Batches.seeded, call_site())))
+    result = forward(self, *args, **kwargs)
+    if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
+        Batches.ranks = tuple(torch.distributed.get_process_group_ranks(group))
+    return result
 
 
 def _group_of(module: Any) -> torch.distributed.ProcessGroup | None:
@@ -307,13 +285,9 @@ def _group_of(module: Any) -> torch.distributed.ProcessGroup | None:
     return getattr(first.mesh_info, "shard_process_group", None) if first is not None else None
 
 
-def _noting_seed(usual):
-    @functools.wraps(usual)
-    def wrapper(seed):
-        Batches.seeded = call_site()
-        return usual(seed)
-
-    return wrapper
+def _note_seed(usual, seed):
+    Batches.seeded = call_site()
+    return usual(seed)
 
 
 def note_batches() -> None:

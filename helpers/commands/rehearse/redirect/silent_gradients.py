@@ -15,7 +15,6 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from helpers.commands.rehearse.redirect import silent_training
 from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, Seen, after, raw
 from helpers.devices.call_site import call_site, is_called_by_torch
 from helpers.devices.cards.tensor import CardTensor
-from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.devices.cards.torch_patches import replace_in_torch, replacement
 
 _scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
 _fsdp1: weakref.WeakSet[FullyShardedDataParallel] = weakref.WeakSet()
@@ -58,10 +57,10 @@ def watch() -> None:
     GradScaler.__init__ = after(GradScaler.__init__, _scalers.add)
     FullyShardedDataParallel.__init__ = after(FullyShardedDataParallel.__init__, _fsdp1.add)
     register_optimizer_step_pre_hook(_before_step)
-    Tensor.backward = _noting_loss(Tensor.backward)
+    Tensor.backward = replacement(Tensor.backward, _note_loss)
     all_reduce, clip = distributed_c10d.all_reduce, nn.utils.clip_grad_norm_
-    replace_in_torch("all_reduce", all_reduce, _noting_reduction(all_reduce))
-    replace_in_torch("clip_grad_norm_", clip, _noting_norm(clip))
+    replace_in_torch("all_reduce", all_reduce, replacement(all_reduce, _note_reduction))
+    replace_in_torch("clip_grad_norm_", clip, replacement(clip, _note_norm))
 
 
 def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
@@ -78,18 +77,13 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
-def _noting_loss(backward):
-    """Tensor.backward with a note of the number by which the loss is divided."""
-
-    @functools.wraps(backward)
-    def wrapper(self, *args, **kwargs):
-        if Seen.steps < MAX_STEPS:
-            _Step.divisors = [*_Step.divisors, _divisor(self.grad_fn)]
-            _Step.place = redirect.where()
-            _Step.accumulates |= any(not one.require_backward_grad_sync for one in silent_training.wrapped)
-        return backward(self, *args, **kwargs)
-
-    return wrapper
+def _note_loss(backward, self, *args, **kwargs):
+    """Calls Tensor.backward, and notes the number by which the loss is divided."""
+    if Seen.steps < MAX_STEPS:
+        _Step.divisors = [*_Step.divisors, _divisor(self.grad_fn)]
+        _Step.place = redirect.where()
+        _Step.accumulates |= any(not one.require_backward_grad_sync for one in silent_training.wrapped)
+    return backward(self, *args, **kwargs)
 
 
 def _divisor(function: Any) -> float:
@@ -108,29 +102,24 @@ def _divisor(function: Any) -> float:
 
 
 # -- reductions ------------------------------------------------------------------------------------------------------
-def _noting_reduction(usual):
-    """all_reduce that notes whose gradients it reduces, in the first steps, and sums that are summed again."""
-
-    @functools.wraps(usual)
-    def wrapper(tensor, op=torch.distributed.ReduceOp.SUM, group=None, async_op=False):
-        owners = [] if is_called_by_torch() else _owners(tensor)
-        is_small_sum = not owners and op == torch.distributed.ReduceOp.SUM and not async_op
-        is_small_sum &= isinstance(tensor, Tensor) and tensor.numel() <= MAX_ELEMENTS and not tensor.requires_grad
-        if is_small_sum:
-            _compare_with_sum(tensor)
-        result = usual(tensor, op, group, async_op)
-        if is_small_sum:
-            _sums[tensor] = raw(tensor).clone()
-        for parameter in owners:
-            place = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
-            silent_training.reduced_by_hand[id(parameter)] = place
-            if any(_is_averaged_by(one, parameter) for one in silent_training.wrapped):
-                rank_notes.note_once("averaged twice", **redirect.where())
-            if op == torch.distributed.ReduceOp.AVG and not async_op and len(owners) == 1:
-                _averages[id(parameter)] = raw(parameter.grad).norm().item()
-        return result
-
-    return wrapper
+def _note_reduction(usual, tensor, op=torch.distributed.ReduceOp.SUM, group=None, async_op=False):
+    """Calls all_reduce, and notes whose gradients it reduces, in the first steps, and sums that are summed again."""
+    owners = [] if is_called_by_torch() else _owners(tensor)
+    is_small_sum = not owners and op == torch.distributed.ReduceOp.SUM and not async_op
+    is_small_sum &= isinstance(tensor, Tensor) and tensor.numel() <= MAX_ELEMENTS and not tensor.requires_grad
+    if is_small_sum:
+        _compare_with_sum(tensor)
+    result = usual(tensor, op, group, async_op)
+    if is_small_sum:
+        _sums[tensor] = raw(tensor).clone()
+    for parameter in owners:
+        place = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
+        silent_training.reduced_by_hand[id(parameter)] = place
+        if any(_is_averaged_by(one, parameter) for one in silent_training.wrapped):
+            rank_notes.note_once("averaged twice", **redirect.where())
+        if op == torch.distributed.ReduceOp.AVG and not async_op and len(owners) == 1:
+            _averages[id(parameter)] = raw(parameter.grad).norm().item()
+    return result
 
 
 def _owners(tensor: Any) -> list[Tensor]:
@@ -172,26 +161,21 @@ def _is_averaged_by(wrapper: DistributedDataParallel, parameter: Tensor) -> bool
     return wrapper.process_group.size() > 1 and any(one is parameter for one in wrapper.module.parameters())
 
 
-def _noting_norm(usual):
-    """clip_grad_norm_ that notes gradients of which a rank has only a part, and gradients that are still scaled."""
-
-    @functools.wraps(usual)
-    def wrapper(parameters, *args, **kwargs):
-        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        given = {id(one) for one in parameters}
-        for module in _fsdp1:
-            is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
-            if is_split and any(id(one) in given for one in module.parameters()):
-                rank_notes.note_once("local norm", **redirect.where())
-        if any(_is_scaled(scaler) for scaler in _scalers):
-            rank_notes.note_once("scaled norm", **redirect.where())
-        norm = usual(parameters, *args, **kwargs)
-        if Seen.has_messages and not isinstance(norm, DTensor) and _Step.clips < MAX_STEPS:
-            _Step.clips += 1
-            rank_notes.note("own norm", place=_Step.clips, norm=float(raw(norm)), **redirect.where())
-        return norm
-
-    return wrapper
+def _note_norm(usual, parameters, *args, **kwargs):
+    """Calls clip_grad_norm_, and notes gradients of which a rank has only a part, and those that are still scaled."""
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    given = {id(one) for one in parameters}
+    for module in _fsdp1:
+        is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
+        if is_split and any(id(one) in given for one in module.parameters()):
+            rank_notes.note_once("local norm", **redirect.where())
+    if any(_is_scaled(scaler) for scaler in _scalers):
+        rank_notes.note_once("scaled norm", **redirect.where())
+    norm = usual(parameters, *args, **kwargs)
+    if Seen.has_messages and not isinstance(norm, DTensor) and _Step.clips < MAX_STEPS:
+        _Step.clips += 1
+        rank_notes.note("own norm", place=_Step.clips, norm=float(raw(norm)), **redirect.where())
+    return norm
 
 
 def _is_scaled(scaler: GradScaler) -> bool:

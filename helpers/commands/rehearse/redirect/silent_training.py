@@ -13,7 +13,6 @@ Names of parameters are those of the module that the script wrapped.
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections import Counter
@@ -30,6 +29,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after, raw
 from helpers.devices.call_site import Frame, call_site
+from helpers.devices.cards.torch_patches import replacement
 
 made: weakref.WeakKeyDictionary[Optimizer, _OptimizerRecord] = weakref.WeakKeyDictionary()
 _records: list[_OptimizerRecord] = []  # of all optimizers, also of those that are gone when the script ends
@@ -85,23 +85,18 @@ def watch() -> None:
     Optimizer.__init__ = after(Optimizer.__init__, lambda one: made.update({one: _OptimizerRecord(call_site())}))
     wrap = DistributedDataParallel.__init__
     DistributedDataParallel.__init__ = after(wrap, _note_wrapper)
-    nn.Module._apply = _noting_move(nn.Module._apply)
+    nn.Module._apply = replacement(nn.Module._apply, _note_move)
     register_optimizer_step_pre_hook(_before_step)
     for scheduler in (LRScheduler, ReduceLROnPlateau):
-        scheduler.step = _noting_rates(scheduler.step)
-    DTensor.from_local = staticmethod(_noting_replicated(DTensor.from_local))
+        scheduler.step = replacement(scheduler.step, _note_rates)
+    DTensor.from_local = staticmethod(replacement(DTensor.from_local, _note_replicated))
 
 
-def _noting_move(usual):
-    """Module._apply, which `.cuda()` and `.to()` call, with a note of the line for each parameter."""
-
-    @functools.wraps(usual)
-    def wrapper(self, *args, **kwargs):
-        result, site = usual(self, *args, **kwargs), call_site()
-        _moved.update((id(one), site) for one in self.parameters(recurse=False))
-        return result
-
-    return wrapper
+def _note_move(usual, self, *args, **kwargs):
+    """Calls Module._apply, as `.cuda()` and `.to()` do, and notes the line for each parameter."""
+    result, site = usual(self, *args, **kwargs), call_site()
+    _moved.update((id(one), site) for one in self.parameters(recurse=False))
+    return result
 
 
 def _note_wrapper(wrapper: DistributedDataParallel) -> None:
@@ -114,36 +109,26 @@ def _note_wrapper(wrapper: DistributedDataParallel) -> None:
 
 
 # -- learning rates, and tensors that are declared equal -------------------------------------------------------------
-def _noting_rates(step):
-    """A scheduler's step that notes its line for the optimizer, if it has changed a learning rate."""
-
-    @functools.wraps(step)
-    def wrapper(self, *args, **kwargs):
-        before = [group.get("lr") for group in self.optimizer.param_groups]
-        result = step(self, *args, **kwargs)
-        record = made.get(self.optimizer)
-        if record is not None and before != [group.get("lr") for group in self.optimizer.param_groups]:
-            record.scheduled = call_site()
-        return result
-
-    return wrapper
+def _note_rates(step, self, *args, **kwargs):
+    """Calls a scheduler's step, and notes its line for the optimizer if it has changed a learning rate."""
+    before = [group.get("lr") for group in self.optimizer.param_groups]
+    result = step(self, *args, **kwargs)
+    record = made.get(self.optimizer)
+    if record is not None and before != [group.get("lr") for group in self.optimizer.param_groups]:
+        record.scheduled = call_site()
+    return result
 
 
-def _noting_replicated(from_local):
-    """DTensor.from_local that notes the values of the first tensors that it declares to be equal on all ranks."""
-
-    @functools.wraps(from_local)
-    def wrapper(local, device_mesh=None, placements=None, **kwargs):
-        made = from_local(local, device_mesh, placements, **kwargs)
-        mesh = made.device_mesh
-        is_equal = mesh.ndim == 1 and mesh.size() > 1 and all(one.is_replicate() for one in made.placements)
-        if is_equal and len(_replicated) < MAX_STEPS and not isinstance(local, DTensor):
-            _replicated.append(call_site())
-            sums, ranks = _sums(local), mesh.mesh.tolist()
-            rank_notes.note("replicated", place=len(_replicated), ranks=ranks, sums=sums, **redirect.where())
-        return made
-
-    return wrapper
+def _note_replicated(from_local, local, device_mesh=None, placements=None, **kwargs):
+    """Calls DTensor.from_local, and notes the values of the first tensors that it declares equal on all ranks."""
+    made = from_local(local, device_mesh, placements, **kwargs)
+    mesh = made.device_mesh
+    is_equal = mesh.ndim == 1 and mesh.size() > 1 and all(one.is_replicate() for one in made.placements)
+    if is_equal and len(_replicated) < MAX_STEPS and not isinstance(local, DTensor):
+        _replicated.append(call_site())
+        sums, ranks = _sums(local), mesh.mesh.tolist()
+        rank_notes.note("replicated", place=len(_replicated), ranks=ranks, sums=sums, **redirect.where())
+    return made
 
 
 # -- steps and the end -----------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ properties of torch are replaced by ones that translate: `gpus` knows which numb
 (`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`). `checked` gives a
 number back, or the current one for None, and raises CUDA's error for a GPU that the node does not have.
 
-A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. Three
-more parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, the state of the
+A function here whose first argument is a function of torch takes the place of that one (`replacement`). Three more
+parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, the state of the
 generator from which the ranks draw their parts of one random tensor, and attention.
 """
 
@@ -67,7 +67,7 @@ def replace() -> None:
         setattr(torch, name, wrapper := _placing(getattr(torch, name)))
         _device_constructors().add(wrapper)  # the set of functions for which `with torch.device(...)` has an effect
     Tensor.new_tensor = _placing(Tensor.new_tensor)
-    Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
+    Tensor.to, Tensor.cuda = torch_patches.replacement(Tensor.to, _move), _cuda
     _let_numbers_be_gpus()
     Tensor.data, CardTensor.data = _moved_data(torch._C.TensorBase.data), _moved_data(CardTensor.data)
     real_device = torch._C.TensorBase.device.__get__  # of every tensor, a DTensor among them; "card" for one on a card
@@ -76,7 +76,7 @@ def replace() -> None:
     CardTensor.device, CardTensor.is_cuda = property(_gpu), property(lambda card: True)
     CardTensor.get_device = gpus.gpu_of
     for name in ("__repr__", "type", "__reduce_ex__"):
-        setattr(CardTensor, name, _translating(getattr(CardTensor, name)))
+        setattr(CardTensor, name, torch_patches.replacement(getattr(CardTensor, name), _translated))
     for name, dtype in _LEGACY.items():
         setattr(torch.cuda, name, functools.partial(_legacy, dtype))
     tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)  # a message of the card
@@ -113,22 +113,17 @@ def _let_numbers_be_gpus() -> None:
     # Without the three functions of torch that `_placing` has wrapped, because those read a number as a GPU already.
     for owner, names in ((torch, {*makers, *likes} - {"tensor", "as_tensor", "asarray"}), (Tensor, news)):
         for name in names:
-            setattr(owner, name, _numbered(getattr(owner, name)))
+            setattr(owner, name, torch_patches.replacement(getattr(owner, name), _numbered))
     parse = torch._C._nn._parse_to  # reads the arguments of Module.to
     torch._C._nn._parse_to = lambda *args, **kwargs: parse(*(_numbered_device(one) for one in args), **kwargs)
     torch.device = _Devices("device", (), {"__doc__": _device.__doc__, "__module__": "torch"})
 
 
-def _numbered(make: Callable) -> Callable:
-    """A function that makes tensors, which takes a number as its device."""
-
-    @functools.wraps(make)
-    def wrapper(*args, **kwargs):
-        if "device" in kwargs:
-            kwargs["device"] = _numbered_device(kwargs["device"])
-        return make(*args, **kwargs)
-
-    return wrapper
+def _numbered(make: Callable, /, *args, **kwargs):
+    """Calls a function that makes tensors, with a number as its device read as a GPU."""
+    if "device" in kwargs:
+        kwargs["device"] = _numbered_device(kwargs["device"])
+    return make(*args, **kwargs)
 
 
 def _numbered_device(value: Any) -> Any:
@@ -173,25 +168,20 @@ def _with_numbers(arguments: Any) -> Any:
     return tuple(convert(one) for one in arguments)
 
 
-def _moving(move: Callable) -> Callable:
-    """Tensor.to, which takes "cuda", a number, or another tensor on a card as its target."""
-
-    @functools.wraps(move)
-    def to(self: Tensor, *args, **kwargs) -> Tensor:
-        target = kwargs.get("device", args[0] if args else None)  # a device, a dtype or another tensor
-        index = gpus.gpu_of(target) if isinstance(target, CardTensor) else gpus.gpu_index(target)
-        if index is None:
-            return move(self, *args, **kwargs)
-        if not isinstance(target, CardTensor):
-            if "device" in kwargs:
-                kwargs["device"] = gpus.CARD
-            else:
-                args = (gpus.CARD, *args[1:])
-        if isinstance(self, CardTensor) and gpus.gpu_of(self) != index:
-            kwargs["copy"] = True  # on the same card, but for the script it is another GPU
-        return gpus.made_on(index, lambda: move(self, *args, **kwargs))
-
-    return to
+def _move(move: Callable, self: Tensor, *args, **kwargs) -> Tensor:
+    """Calls Tensor.to for "cuda", a number, or another tensor on a card as its target."""
+    target = kwargs.get("device", args[0] if args else None)  # a device, a dtype or another tensor
+    index = gpus.gpu_of(target) if isinstance(target, CardTensor) else gpus.gpu_index(target)
+    if index is None:
+        return move(self, *args, **kwargs)
+    if not isinstance(target, CardTensor):
+        if "device" in kwargs:
+            kwargs["device"] = gpus.CARD
+        else:
+            args = (gpus.CARD, *args[1:])
+    if isinstance(self, CardTensor) and gpus.gpu_of(self) != index:
+        kwargs["copy"] = True  # on the same card, but for the script it is another GPU
+    return gpus.made_on(index, lambda: move(self, *args, **kwargs))
 
 
 def _moved_data(plain: Any) -> property:
@@ -221,19 +211,14 @@ def _cuda(self: Tensor, device=None, non_blocking: bool = False, memory_format=t
     return self.to(device, non_blocking=non_blocking, memory_format=memory_format)
 
 
-def _translating(method: Callable) -> Callable:
-    """A method that returns a text or a pickle in which the card names its device, with the GPU's name instead."""
-
-    @functools.wraps(method)
-    def wrapper(self, *args, **kwargs):
-        value = method(self, *args, **kwargs)
-        if isinstance(value, str):
-            return value.replace("card:0", f"cuda:{gpus.gpu_of(self)}").replace("torch.card.", "torch.cuda.")
-        if isinstance(value, tuple):  # a pickle remembers the GPU
-            return value[0], tuple(f"cuda:{gpus.gpu_of(self)}" if one == "card:0" else one for one in value[1])
-        return value
-
-    return wrapper
+def _translated(method: Callable, self, *args, **kwargs):
+    """Calls a method that returns a text or a pickle with the card's name in it, and puts the GPU's name there."""
+    value = method(self, *args, **kwargs)
+    if isinstance(value, str):
+        return value.replace("card:0", f"cuda:{gpus.gpu_of(self)}").replace("torch.card.", "torch.cuda.")
+    if isinstance(value, tuple):  # a pickle remembers the GPU
+        return value[0], tuple(f"cuda:{gpus.gpu_of(self)}" if one == "card:0" else one for one in value[1])
+    return value
 
 
 _LEGACY = {  # old constructors in torch.cuda -> dtype
@@ -266,7 +251,7 @@ class _Probe:
 def replace_load() -> None:
     """Replace torch.load, and what torch does with a storage in a file that names a GPU."""
     usual = torch.load
-    torch.load = torch.serialization.load = functools.wraps(usual)(functools.partial(_load, usual))
+    torch.load = torch.serialization.load = torch_patches.replacement(usual, _load)
     # (priority, what names the location of a storage that is saved, what places one that is loaded). The priority 5
     # comes before torch's own functions, and None leaves the naming to them.
     torch.serialization.register_package(5, lambda storage: None, _restore)
@@ -303,8 +288,8 @@ def replace_dtensor() -> None:
     _op_schema._rebuild_tensor_from_dtensor_meta = _shaped
     _random._PhiloxState = GeneratorState
     usual = torch.nn.functional.scaled_dot_product_attention
-    replacement = functools.wraps(usual)(functools.partial(_attention, usual))
-    torch_patches.replace_in_torch("scaled_dot_product_attention", usual, replacement)
+    attention = torch_patches.replacement(usual, _attention)
+    torch_patches.replace_in_torch("scaled_dot_product_attention", usual, attention)
 
 
 def _attention(usual, query: Tensor, key: Tensor, value: Tensor, attn_mask=None, *args, **kwargs) -> Tensor:

@@ -8,7 +8,6 @@ practice cards, which are simulated GPUs that compute on the CPU.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ import torch.utils.cpp_extension
 
 from helpers.commands.rehearse import rank_notes
 from helpers.devices.call_site import call_site
-from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.devices.cards.torch_patches import replace_in_torch, replacement
 from helpers.learner.words import book
 from helpers.ranks.board.sites import is_library, is_package
 
@@ -64,8 +63,8 @@ def replace(folder: str) -> None:
     # The value is for `profile`, which scripts use in a `with`.
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
     cuda.cudart = lambda: _Anything("profiler")  # scripts start and stop CUDA's profiler with it
-    torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
-    torch.autograd.profiler.profile.__init__ = _without_gpu(torch.autograd.profiler.profile.__init__)
+    for profiler in (torch.profiler._KinetoProfile, torch.autograd.profiler.profile):
+        profiler.__init__ = replacement(profiler.__init__, _init_without_gpu)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
         setattr(cuda, name, _nothing("sensors", 0))
     for name in ("_record_memory_history", "_dump_snapshot", "memory_snapshot", "_snapshot"):
@@ -78,7 +77,7 @@ def replace(folder: str) -> None:
     for name in ("load", "load_inline"):
         setattr(torch.utils.cpp_extension, name, _stops("extensions"))
     for name in ("to_sparse", "to_sparse_csr", "to_sparse_coo"):
-        setattr(torch.Tensor, name, _noting("sparse", getattr(torch.Tensor, name)))
+        setattr(torch.Tensor, name, replacement(getattr(torch.Tensor, name), _sparse))
     _provide_nvidia_smi(Path(folder))
 
 
@@ -118,30 +117,20 @@ def _stops(name: str) -> Callable:
     return function
 
 
-def _noting(name: str, function: Callable) -> Callable:
-    """The function itself, with a note of its use."""
-
-    @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        note_unsupported(name)
-        return function(*args, **kwargs)
-
-    return wrapper
+def _sparse(function: Callable, /, *args, **kwargs):
+    """Calls a function that makes a sparse tensor, after a note of its use."""
+    note_unsupported("sparse")
+    return function(*args, **kwargs)
 
 
-def _without_gpu(init: Callable) -> Callable:
-    """The `__init__` of a profiler, which records the CPU alone, whatever the script asks for."""
-
-    @functools.wraps(init)
-    def wrapper(self, *args, activities=None, **kwargs):
-        note_unsupported("profiler")
-        for name in ("use_cuda", "use_device"):
-            kwargs.pop(name, None)
-        if activities is not None:
-            kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
-        init(self, *args, **kwargs)
-
-    return wrapper
+def _init_without_gpu(init: Callable, self, *args, activities=None, **kwargs):
+    """Makes a profiler that records the CPU alone, whatever the script asks for."""
+    note_unsupported("profiler")
+    for name in ("use_cuda", "use_device"):
+        kwargs.pop(name, None)
+    if activities is not None:
+        kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
+    init(self, *args, **kwargs)
 
 
 class _Anything:
