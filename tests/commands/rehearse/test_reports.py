@@ -107,16 +107,6 @@ scaler.update()
         ("Hangs on NCCL", "rank 0 waits in broadcast", "rank 1 calls nothing more"),
         "scaler.step(optimizer)",
     ),
-    "each rank makes its own groups": Report(
-        """
-mine = [0, 3] if rank in (0, 3) else [1, 2]
-group = dist.new_group(mine)
-dist.barrier(group)
-""",
-        ("The same call of new_group makes a group of 0 3 on rank 0", "use_local_synchronization=True"),
-        "dist.new_group(mine)",
-        nproc=4,
-    ),
     "a root outside the group": Report(
         """
 groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -138,11 +128,6 @@ def test_a_reported_mistake_is_one_finding_with_its_line_and_its_cure(name: str)
     text = "\n".join(found.lines())
     assert all(part in text for part in report.says), text
     assert report.line in text and found.cure, text
-
-
-def test_ranks_without_a_seed_draw_different_numbers():
-    result = rehearse(HEAD.replace("torch.manual_seed(0)", "") + "print(torch.rand(1).item())", 2, limit=60)
-    assert len({text.strip() for text in result.printed.values()}) == 2
 
 
 def test_what_ends_the_process_below_torch_is_no_mistake_of_the_script():
