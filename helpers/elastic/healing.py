@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -136,10 +137,9 @@ class Replica:
         """Asks the lighthouse and waits for its answer. report: what `step` returned; None if it raised `error`."""
         request = {"steps": self.steps, "report": report, "error": error}
         self.store.set(f"{self.process_name}/request", json.dumps(request))
-        answer = json.loads(self.store.get(f"{self.process_name}/round"))
+        answer = self.store.get(f"{self.process_name}/round")
         self.store.delete_key(f"{self.process_name}/round")
-        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()}
-        return QuorumRound(**fields)
+        return msgspec.json.decode(answer, type=QuorumRound)
 
     def connect(self, quorum: QuorumRound) -> None:
         """Makes a process group of the quorum's members, unless this replica is in it."""
