@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,10 @@ class MemoryUse:
     def comes_before(self, clock: dict[int, int]) -> bool:
         """Whether work with this clock comes after this use."""
         return clock.get(self.stream.number, 0) >= self.tick
+
+    def races_with(self, new: MemoryUse, clock: dict[int, int]) -> bool:
+        """Whether this use races with a newer one, of which this is the clock: one writes, and no order is known."""
+        return (self.wrote or new.wrote) and not self.comes_before(clock) and self.overlaps(new)
 
     def covers(self, old: MemoryUse) -> bool:
         """Whether what races with an older use and comes later would race with this one, too.
@@ -109,12 +113,6 @@ class StorageUses:
     def __init__(self, storage: torch.UntypedStorage, home: CardStream | None):
         self.home, self.num_bytes, self.uses = home, storage.nbytes(), []
         self.epoch, self.lent_to = streams.epoch, set()
-
-    def races(self, new: MemoryUse, clock: dict[int, int]) -> Iterator[MemoryUse]:
-        """The uses that race with a new one, whose stream has this clock."""
-        for old in self.uses:
-            if (old.wrote or new.wrote) and not old.comes_before(clock) and old.overlaps(new):
-                yield old
 
     def keep(self, new: MemoryUse) -> None:
         """Add a use, and forget those that it covers."""
@@ -260,7 +258,7 @@ def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: boo
     clock = streams.current().clock if is_by_card else streams.host  # streams.host is the clock of the Python program
     new = use_of(tensor, streams.current(), 0, wrote, call_site())  # 0, because a use that is not kept needs no tick
     for old in copies:
-        if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
+        if new is not None and old.races_with(new, clock):
             on_race("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
             tensor.untyped_storage()._copies = [one for one in _copies(tensor) if one is not old]
 

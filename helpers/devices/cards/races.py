@@ -214,7 +214,7 @@ def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
         return None
     # None: the operation that allocated the storage was not seen.
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, None)
-    for old in list(known.races(new, stream.clock)):
+    for old in [old for old in known.uses if old.races_with(new, stream.clock)]:
         _race(old, new)
         stream.comes_after({old.stream.number: old.tick})  # so that the same two streams are not reported again
     # Reads of a backward (its stream has a `site`) are not kept: autograd runs them on the streams of the forward, and
