@@ -22,7 +22,7 @@ judge        decides which replays are needed, and collects their verdicts
 verdicts     puts a verdict into words: which lines of the program wait for each other, and what to change
 """
 
-from helpers.ranks.nccl.judge import AfterTask, Judge, replay, verdicts_of
+from helpers.ranks.nccl.judge import Judge, replay, verdicts_of
 from helpers.ranks.nccl.verdicts import NcclVerdict
 from helpers.ranks.wire import rules
 
@@ -38,9 +38,9 @@ class NcclRules:
 
         return NcclOnRank.start(config)
 
-    def task_judge(self) -> AfterTask:
+    def task_judge(self) -> Judge:
         """A new object that gives the verdicts after each task of one `Ranks`."""
-        return AfterTask()
+        return Judge()
 
 
 rules.register("nccl", NcclRules())

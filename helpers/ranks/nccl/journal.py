@@ -29,8 +29,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from helpers.learner.words import Words
@@ -235,16 +234,6 @@ class FileJournal(Journal):
         """Close the file. Operations of this world that are still referenced write nothing more."""
         self.emit = lambda line: None
         os.close(self.file)
-
-
-@contextmanager
-def opened(journal: Journal | None) -> Iterator[None]:
-    """Inside this context, this is the journal of the process."""
-    before = keep_open(journal)
-    try:
-        yield
-    finally:
-        keep_open(before)
 
 
 def keep_open(journal: Journal | None) -> Journal | None:

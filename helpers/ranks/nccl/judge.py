@@ -8,8 +8,8 @@ use. A program may hang with one of the two only, so both are replayed. Where th
 one decides, and a hang under the other one is a warning. Where it does not say, a program that hangs under one of them
 "can hang", and for a program that hangs under both, the milder kind of verdict counts.
 
-`replay` judges journals that are given as data, `verdicts_of` those in a folder, a `Judge` follows live ranks, and
-`AfterTask` does so for a pool of ranks after each of its tasks. No torch here.
+`replay` judges journals that are given as data, `verdicts_of` those in a folder, and a `Judge` follows a pool of live
+ranks after each of its tasks. No torch here.
 """
 
 from __future__ import annotations
@@ -150,25 +150,31 @@ class _Case:
 
 
 class Judge:
-    """Judges live ranks task by task, from the journals in a folder.
+    """Judges live ranks task by task, from the journals in a folder. A pool of ranks calls it (wire.rules.TaskJudge).
 
     Records about which nothing more can be found are forgotten, so that a long session does not become slow.
     """
 
-    def __init__(self, folder: str):
+    def __init__(self):
+        self._begin("")
+
+    def _begin(self, folder: str) -> None:
+        """Start anew, with the journals in this folder."""
         self.folder, self.readers = folder, {}  # readers: path of a journal -> its JournalReader
         self.programs: dict[int, RankProgram] = {}  # by rank
         self.made: frozenset = frozenset()  # the communicators of records that are forgotten
 
-    def look(self, final: bool = False) -> tuple[NcclVerdict, ...]:
-        """The verdicts about what the ranks have done since the last call. final: as for `replay`."""
-        for path in journals_in(self.folder):
+    def new_verdicts(self, folder: str, is_hang: bool = False) -> tuple[NcclVerdict, ...]:
+        """What has been found since the last call. folder: of the journals. is_hang: all ranks wait forever."""
+        if folder != self.folder:
+            self._begin(folder)
+        for path in journals_in(folder):
             new = self.readers.setdefault(path, JournalReader(path)).read()
             known = self.programs.setdefault(new.rank, new)
             if known is not new:
                 # Earlier findings have been reported already, while earlier records may still wait for later ones.
                 known.records, known.findings = known.records + new.records, new.findings
-        case = _Case(self.programs, final, self.made)
+        case = _Case(self.programs, is_hang, self.made)
         verdicts = case.verdicts()
         too_many = any(len(one.records) > MAX_WAITING_RECORDS for one in self.programs.values())
         if verdicts or too_many or case.is_clean:
@@ -181,19 +187,6 @@ class Judge:
         for rank, program in self.programs.items():
             self.made |= {keys.key_of(rank, one) for one in program.records if one.kind == "post"}
             program.records = []
-
-
-class AfterTask:
-    """Judges each task of one pool of ranks. The pool calls it (see helpers.ranks.wire.rules.TaskJudge)."""
-
-    def __init__(self):
-        self.judge: Judge | None = None
-
-    def new_verdicts(self, folder: str, is_hang: bool = False) -> tuple[NcclVerdict, ...]:
-        """What has been found since the last call. folder: of the journals. is_hang: all ranks wait forever."""
-        if self.judge is None or self.judge.folder != folder:
-            self.judge = Judge(folder)
-        return self.judge.look(is_hang)
 
     def error_of(self, verdicts: Sequence[NcclVerdict], state_of_ranks: Words) -> RankError | None:
         """The error that a learner sees, or None where every verdict is only a warning.

@@ -248,14 +248,15 @@ def record_journal() -> Iterator[list[list]]:
     """
     session, lines = wire.current_session(), []
     journal = Journal(lines.append, session.config.rank, session.config.world_size)
-    before, session.rules = session.rules, NcclOnRank(journal)
+    rules_before, session.rules = session.rules, NcclOnRank(journal)
+    journal_before = journals.keep_open(journal)
     has_raised = True
     try:
-        with journals.opened(journal):
-            yield lines
+        yield lines
         has_raised = False
     finally:
-        session.rules = before
+        journals.keep_open(journal_before)
+        session.rules = rules_before
         journal.line("end", int(not has_raised))  # 0 says that the script raised
 
 
