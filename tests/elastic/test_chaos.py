@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -33,7 +34,17 @@ def test_a_plan_stays_within_its_job_and_keeps_its_rate():
     [
         (lambda: Kill(rank=0, step=1, how="tea"), "'sigkill'"),
         (lambda: Kill(rank=0, step=1, during="night"), "'save'"),
-        (lambda: Kill(rank=-1, step=1), "count from 0"),
+        (lambda: Kill(rank=-1, step=1), "ranks count from 0"),
+        (lambda: Kill(rank="a", step=1), "ranks count from 0"),
+        (lambda: Kill(rank=1.5, step=1), "ranks count from 0"),
+        (lambda: Kill(rank=0, step=1.5), "ranks count from 0"),
+        (lambda: Kill(rank=0, step=1, after=math.nan), "ranks count from 0"),
+        (lambda: Kill(rank=0, step=1, after=math.inf), "ranks count from 0"),
+        (lambda: kill_plan(**JOB | {"steps": "a"}, seed=0), "give a probability"),
+        (lambda: kill_plan(**JOB | {"ranks": 1.5}, seed=0), "give a probability"),
+        (lambda: kill_plan(**JOB | {"rate": "a"}, seed=0), "give a probability"),
+        (lambda: kill_plan(**JOB | {"save_every": 1.5}, seed=0), "give a probability"),
+        (lambda: kill_plan(**JOB, seed=0, hows=()), "ends by one of"),
         (lambda: kill_plan(**JOB | {"rate": 2}, seed=0), "from 0 to 1"),
         (lambda: kill_plan(**JOB | {"ranks": 0}, seed=0), "one rank"),
     ],

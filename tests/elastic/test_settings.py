@@ -1,10 +1,10 @@
-"""What cannot be asked of a job, a death or copies is answered by a sentence before a rank starts."""
+"""What cannot be asked of a job or of replicas is answered by a sentence before a rank starts."""
 
 import math
 
 import pytest
 
-from helpers.elastic import Job, Kill, kill_plan
+from helpers.elastic import Job
 from helpers.elastic.healing import train_replicas
 from helpers.elastic.resume_without import resume_without
 from helpers.observe.torchrun import node_dies
@@ -33,20 +33,6 @@ def test_a_job_refuses_a_file_as_folder_and_deaths_that_are_none(tmp_path):
     for kills in (5, [5]):
         with pytest.raises(ValueError, match="expected a list of Kill"):
             Job(kills=kills)
-
-
-@pytest.mark.parametrize(
-    "said", [{"rank": "a"}, {"rank": 1.5}, {"step": 1.5}, {"after": math.nan}, {"after": math.inf}]
-)
-def test_a_death_has_a_whole_rank_and_step_and_a_finite_moment(said):
-    with pytest.raises(ValueError, match="ranks count from 0"):
-        Kill(**{"rank": 0, "step": 1} | said)
-
-
-@pytest.mark.parametrize("said", [{"steps": "a"}, {"ranks": 1.5}, {"rate": "a"}, {"save_every": 1.5}, {"hows": ()}])
-def test_a_plan_of_deaths_refuses_other_kinds(said):
-    with pytest.raises(ValueError, match="give a probability|ends by one of"):
-        kill_plan(**{"steps": 5, "ranks": 2, "rate": 0.5, "seed": 0} | said)
 
 
 @pytest.mark.parametrize(
