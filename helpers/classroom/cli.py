@@ -9,7 +9,6 @@ The seed draws the inputs of the tasks. It is kept from learners' code, so that 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from helpers.classroom import isolation, labs, reports, similarity, viva
 from helpers.classroom.grade import ClassState, grade_all, open_state, ungraded_tasks
 from helpers.classroom.isolation import ROOT
-from helpers.classroom.labs import CHECK_CALL, LabNotebook
+from helpers.classroom.labs import LabNotebook
 from helpers.classroom.plain_text import one_line, plain_lines
 from helpers.classroom.reading import GradingSettings, attempts_by_learner
 from helpers.classroom.reports import report_html, write_tables
@@ -26,8 +25,8 @@ from helpers.classroom.results import GradedSubmission, flags_of
 from helpers.classroom.strip_answers import hidden_paths
 from helpers.classroom.submissions import Submission, find_submissions
 from helpers.commands.doctor import usable_cores
-from helpers.grading.lab_notebooks import source_of
 from helpers.learner import progress
+from helpers.learner.course import chapters
 from helpers.learner.words import LANGUAGES, language
 from helpers.quantities.units import format_seconds
 
@@ -213,7 +212,7 @@ def folders_with_answers() -> list[str]:
     return [*FOLDERS_WITH_ANSWERS, *hidden_paths()]
 
 
-def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT) -> str:
+def own_progress_table(path: str | os.PathLike | None = None) -> str:
     """The text of `--mine`: each lab with its passed tasks and attempts, and the next open task.
 
     path: the progress file, if it is not the one in the home folder.
@@ -222,8 +221,8 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
     standings_by_lab = progress.read_standings(path)
     lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
     next_task = None
-    for lab in labs.lab_names(root):
-        keys, standings = checked_keys(root / "labs" / f"{lab}.ipynb"), standings_by_lab.get(lab[:2], {})
+    for chapter in (one for one in chapters() if one.tasks):
+        lab, keys, standings = chapter.name, chapter.tasks, standings_by_lab.get(chapter.number, {})
         passed = [key for key in keys if key in standings and standings[key].passed]
         attempts = sum(standings[key].attempts for key in keys if key in standings)
         marks = "  ".join(_own_mark(key, standings.get(key)) for key in keys)
@@ -245,10 +244,3 @@ def _own_mark(key: str, standing: progress.Standing | None) -> str:
     if not standing.passed:
         return f"{name} ✗"
     return f"{name} ✓" + (f" ({format_seconds(standing.seconds)})" if standing.seconds else "")
-
-
-def checked_keys(path: Path) -> list[str]:
-    """The keys of the tasks that a lab's notebook checks, in its order."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    found = [key for cell in cells if cell["cell_type"] == "code" for key in CHECK_CALL.findall(source_of(cell))]
-    return list(dict.fromkeys(found))

@@ -55,6 +55,7 @@ from helpers.classroom.program import (
     outer_parts,
 )
 from helpers.classroom.results import CERTAIN, LIKELY, LOOK, Flag
+from helpers.grading.registry import task_of
 from helpers.learner.words import Words
 
 MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
@@ -359,13 +360,12 @@ def scan(program: Program, lab: LabNotebook, lang: str = "en") -> list[Flag]:
     """The flags of every statement that a task needs, and of checks that the learner changed. lang: of the reasons."""
     statements = [statement for needed in program.needed_statements.values() for statement in needed]
     names = names_of_notebook(statements, lab)
-    tasks = {one.key: one.task for one in lab.tasks}
     # A statement that several tasks need is read once for those that count bytes, and once for the others.
     readers = {metered: Reader(replace(names, is_metered=metered)) for metered in (False, True)}
     flags_of: dict[tuple[Statement, bool], list[LineFlag]] = {}
     found: dict[Flag, None] = {}  # its keys are the flags, in the order in which they were found
     for key, needed in program.needed_statements.items():
-        metered = is_metered(tasks[key])
+        metered = is_metered(task_of(key))
         for statement in needed:
             if statement.is_from_lab or _defines_check(statement):
                 continue

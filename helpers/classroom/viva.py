@@ -185,9 +185,8 @@ class _QuestionMaker:
         run = run_plain_case(self.submission, self.settings, cell.key, NUM_RANKS)
         rank = self.rng.randrange(NUM_RANKS)
         try:  # the fields of a run are lists: [rank][case]; there is one case here
-            calls = [
-                one_line(str(call["call"])) for call in run.calls[rank][0]
-            ]  # how the task called the learner's function
+            # How the task called the learner's function.
+            calls = [one_line(str(call["call"])) for call in run.calls[rank][0]]
             events = [CommEvent(**event) for event in run.events[rank][0]]
         except (LookupError, TypeError, ValueError):  # a learner's ranks may send anything back
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 
@@ -44,7 +43,6 @@ def settings(lab_03):
 SAMPLE = {"right", "untouched", "bad-syntax_error", "bad-endless_cell", "bad-prints_100_mb", "bad-exits_in_a_cell"}
 SAMPLE |= {"bad-forks_in_a_cell", "bad-deletes_files", "bad-silent"}
 SAMPLE |= {"cheat-clears_the_listeners", "cheat-forges_the_answer", "cheat-courses_own_mesh", "cheat-opens_the_zoo"}
-SAMPLE |= {f"file-{name}" for name in "text list empty binary essay.docx huge link cellless nested".split()}
 
 
 def sampled(names, prefix: str) -> list:
@@ -88,7 +86,6 @@ def grade_class(tmp_path_factory, settings, is_chosen) -> dict:
         notebooks.write(folder / f"bad-{name}.ipynb", notebooks.handed_in(answers))
     notebooks.write(folder / "right.ipynb", notebooks.lab(folder="solutions"))
     notebooks.write(folder / "untouched.ipynb", notebooks.lab())
-    write_unreadable(folder)
     for path in [*folder.iterdir(), *others.iterdir()]:
         if path.is_file() and not is_chosen(path.name.removesuffix(".ipynb")):
             path.unlink()
@@ -118,16 +115,3 @@ def labs_of_cheats() -> tuple[labs.LabNotebook, ...]:
     """Those besides lab 03."""
     keys = {key_of(path).partition(".")[0]: key_of(path) for path in notebooks.CHEATS}
     return tuple(notebooks.lab_of(key) for number, key in sorted(keys.items()) if number != "03")
-
-
-def write_unreadable(folder) -> None:
-    (folder / "file-text.ipynb").write_text("print('this is no JSON')")
-    (folder / "file-list.ipynb").write_text("[1, 2, 3]")
-    (folder / "file-empty.ipynb").write_text("")
-    (folder / "file-binary.ipynb").write_bytes(bytes(range(256)))
-    (folder / "file-essay.docx").write_bytes(b"PK")
-    (folder / "file-huge.ipynb").write_text("{}")
-    os.truncate(folder / "file-huge.ipynb", 3_000_000_000)
-    (folder / "file-link.ipynb").symlink_to(folder / "right.ipynb")
-    notebooks.write(folder / "file-cellless.ipynb", {"cells": [], "metadata": {}})
-    notebooks.write(folder / "file-nested.ipynb", {"cells": [{"cell_type": "code", "source": 3, "metadata": []}]})

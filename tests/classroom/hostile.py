@@ -64,7 +64,7 @@ def with_first_cell(text: str, uses: str, name: str, folder: Path) -> None:
 def with_more_in_the_answer(text: str, name: str, folder: Path) -> None:
     """The solution with more lines in the cell of 03.average."""
     notebook = solved()
-    cell = cell_of(notebook, "average")
+    cell = notebooks.cell_of(notebook, "average")
     cell["source"] = source_of(cell) + "\n" + text
     save(name, folder, notebook)
 
@@ -85,11 +85,6 @@ def code(text: str, **marks: Any) -> dict[str, Any]:
 
 def save(name: str, folder: Path, notebook: Any) -> None:
     (folder / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-
-
-def cell_of(notebook: dict, grade_id: str) -> dict:
-    cells = notebook["cells"]
-    return next(cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
 
 
 # -- sources that take long to read ------------------------------------------------------------------------------------
@@ -238,7 +233,7 @@ def enormous_output(name: str, folder: Path) -> None:
 )
 def changed_types(name: str, folder: Path) -> None:
     notebook = solved(code("x = 1") | {"cell_type": ESCAPE})
-    cell_of(notebook, "average")["cell_type"] = "markdown"
+    notebooks.cell_of(notebook, "average")["cell_type"] = "markdown"
     save(name, folder, notebook)
 
 
@@ -261,7 +256,7 @@ def no_ids(name: str, folder: Path) -> None:
 @hostile("an answer is split into two cells in the middle of a function", "a syntax error", FAILS)
 def split_answer(name: str, folder: Path) -> None:
     notebook = solved()
-    place = notebook["cells"].index(cell_of(notebook, "average"))
+    place = notebook["cells"].index(notebooks.cell_of(notebook, "average"))
     lines = source_of(notebook["cells"][place]).splitlines(keepends=True)
     head = next(number for number, line in enumerate(lines) if line.startswith("def ")) + 1
     notebook["cells"][place]["source"] = "".join(lines[:head])
@@ -272,7 +267,7 @@ def split_answer(name: str, folder: Path) -> None:
 @hostile("an answer stands at the end, in a copy whose first one is wrong", "", PASSES)
 def copied_answer(name: str, folder: Path) -> None:
     notebook = solved()
-    cell = cell_of(notebook, "average")
+    cell = notebooks.cell_of(notebook, "average")
     notebook["cells"].append(dict(cell))
     cell["source"] = "def average_gradients(model):\n    pass"
     save(name, folder, notebook)
@@ -286,7 +281,7 @@ def null_bytes(name: str, folder: Path) -> None:
 @hostile("halves of surrogate pairs in a cell, an id and an answer in words", "surrogate", PASSES)
 def surrogates(name: str, folder: Path) -> None:
     notebook = solved(code("x = '\ud800'", grade_id="\ud800"))
-    cell_of(notebook, "explain")["source"] = "because \ud800 and \udfff"
+    notebooks.cell_of(notebook, "explain")["source"] = "because \ud800 and \udfff"
     save(name, folder, notebook)
 
 

@@ -38,6 +38,14 @@ def lab(name: str = "03_ddp", folder: str = "labs") -> dict[str, Any]:
     return json.loads((ROOT / folder / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
+def grade_id_of(cell: Mapping[str, Any]) -> str | None:
+    return cell["metadata"].get("nbgrader", {}).get("grade_id")
+
+
+def cell_of(notebook: Mapping[str, Any], grade_id: str) -> dict[str, Any]:
+    return next(cell for cell in notebook["cells"] if grade_id_of(cell) == grade_id)
+
+
 def lab_of(key: str) -> labs.LabNotebook:
     """The lab with the task "03.average"."""
     return labs.load_lab(next(name for name in labs.lab_names() if name.startswith(key.partition(".")[0])))
@@ -50,7 +58,7 @@ def handed_in(answers: Mapping[str, str], *, only: bool = True, more: tuple[str,
     by_cell = {cells[key]: source for key, source in answers.items()}
     kept = []
     for cell in notebook["cells"]:
-        grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        grade_id = grade_id_of(cell)
         if grade_id in by_cell:
             cell["source"] = by_cell[grade_id]
         elif only and grade_id in cells.values():

@@ -43,10 +43,10 @@ def test_a_number_that_two_learners_name_is_flagged_in_both_answers(tmp_path, se
 
 def test_the_sample_has_every_kind_of_row_and_about_a_quarter_of_the_class(graded_sample):
     tasks = [task for one in graded_sample.values() for task in one.tasks]
-    assert {task.state for task in tasks} == set(STATES)
+    assert {task.state for task in tasks} == {*STATES} - {"not graded"}  # test_hostile.py has files that are not
     assert {flag.certainty for task in tasks for flag in task.flags} >= {CERTAIN}
-    assert set(graded_sample) == SAMPLE and len(notebooks.CHEATS) >= 10
-    assert len([name for name in SAMPLE if not name.startswith("file-")]) <= (len(notebooks.CHEATS) + 13) / 3
+    assert set(graded_sample) == SAMPLE
+    assert len(SAMPLE) <= (len(notebooks.CHEATS) + 13) / 3 and len(notebooks.CHEATS) >= 10
 
 
 def test_the_solutions_earn_every_point_and_raise_no_flag(graded):
@@ -58,26 +58,6 @@ def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded):
     result = graded("untouched")
     assert result.points == 0 and not flags_of(result) and not result.problems
     assert all("not written" in task.text for task in result.tasks)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("text", "no JSON"),
-        ("list", "no list of cells"),
-        ("empty", "empty"),
-        ("binary", "no JSON"),
-        ("essay.docx", "no JSON"),
-        ("huge", "3,000 MB"),
-        ("link", "link"),
-        ("cellless", "no cells"),
-        ("nested", "Nothing of lab"),
-    ],
-)
-def test_what_cannot_be_read_has_its_reason(name, reason, graded):
-    result = graded(f"file-{name}")
-    assert result.points == 0 and reason in result.problems[0]
-    assert {task.state for task in result.tasks} == {"not graded"}
 
 
 WRONG = {

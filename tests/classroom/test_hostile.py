@@ -63,8 +63,8 @@ def page(results: list[GradedSubmission], lab: labs.LabNotebook, folder) -> str:
     return "\n".join([text, terminal_table(results, {}), *(path.read_text(encoding="utf-8") for path in paths)])
 
 
-# -- a class of sixty --------------------------------------------------------------------------------------------------
-BROKEN = {  # ten files that cannot be graded, and what their rows say
+# -- a class -----------------------------------------------------------------------------------------------------------
+BROKEN = {  # files that cannot be graded, and what their rows say
     "cells": "The notebook has 100,0",
     "cut_off": "no JSON in or after cell ",
     "enormous_output": "The file has 30 MB, more than 10 MB",
@@ -75,6 +75,10 @@ BROKEN = {  # ten files that cannot be graded, and what their rows say
     "utf_16": "no UTF-8 text",
     "empty": "The file is empty.",
     "text": "the file is no JSON",
+    "binary": "no JSON",
+    "essay.docx": "no JSON",
+    "huge": "3,000 MB",
+    "nested": "Nothing of lab",
 }
 READABLE = {"statements", "nested_prints", "chain_of_aliases", "flagged_lines", "null_bytes", "surrogates"}
 NAMED = {"=1+1": "=1+1", "<b>bold": "<b>bold", "eve\x1b[2J\n": "eve\\x1b[2J\\n", os.fsdecode(b"\xff"): "\\udcff"}
@@ -91,13 +95,18 @@ def without_ranks(monkeypatch):
 
 
 @pytest.mark.timeout(400)
-def test_of_sixty_submissions_ten_are_broken_and_fifty_are_graded(tmp_path, without_ranks, capsys):
+def test_broken_files_have_their_reason_and_fifty_others_are_graded(tmp_path, without_ranks, capsys):
     folder, out = tmp_path / "class", tmp_path / "out"
     folder.mkdir()
-    for name in (BROKEN.keys() | READABLE) - {"empty", "text"}:
+    for name in (BROKEN.keys() | READABLE) & HOSTILE.keys():
         hostile.write(name, folder)
     (folder / "empty.ipynb").touch()
     (folder / "text.ipynb").write_text("print('this is no JSON')")
+    (folder / "binary.ipynb").write_bytes(bytes(range(256)))
+    (folder / "essay.docx").write_bytes(b"PK")
+    (folder / "huge.ipynb").touch()
+    os.truncate(folder / "huge.ipynb", 3_000_000_000)
+    hostile.save("nested", folder, {"cells": [{"cell_type": "code", "source": 3, "metadata": []}]})
     ordinary = [f"learner-{number}" for number in range(50 - len(READABLE) - len(NAMED))]
     for name in (*NAMED, *ordinary):
         hostile.save(name, folder, notebooks.handed_in({"03.average": notebooks.AVERAGE}))
@@ -105,9 +114,10 @@ def test_of_sixty_submissions_ten_are_broken_and_fifty_are_graded(tmp_path, with
     options = ["--lab", "03_ddp", "--out", str(out), *notebooks.ANY_ISOLATION]
     assert cli.main([str(folder), *options]) == 0
     rows = {one.learner: one for one in open_state(out, None).done.values()}
-    assert len(rows) == 60
+    assert len(rows) == len(BROKEN) + 50
     for name, says in BROKEN.items():
         assert rows[name].points == 0 and says in rows[name].problems[0], rows[name]
+        assert {task.state for task in rows[name].tasks} == {"not graded"}
     for name in (*READABLE, *NAMED.values(), *ordinary[1:], "learner-0.ipynb.txt"):
         assert rows[name].points == 21, rows[name]
     assert not any(rows[name].problems for name in ordinary[1:])

@@ -86,11 +86,6 @@ def test_the_page_shows_each_flag_once_the_surest_first_and_how_sure_it_is():
     assert submission_from_json(submission_to_json(one)) == one and one.points == 1
 
 
-def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
-    write_tables([EVE], tmp_path, {})
-    assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
-
-
 @pytest.mark.parametrize("name", ["=1", "+1", "-1", "@x", " =1", "\t=1", "＝1", "\n@x"])
 def test_no_cell_begins_like_a_formula(name, tmp_path):
     write_tables([replace(ADA, learner=name, name=name, file=name, problems=(name,))], tmp_path, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -295,8 +294,3 @@ def test_the_nursery_has_one_thread():
     """Linux refuses a namespace of users to a process with more, and a fork of one may hang."""
     with open(f"/proc/{fork_server.fork_server().process.pid}/status") as status:
         assert "Threads:\t1\n" in status.read()
-
-
-def test_the_configuration_is_plain_json_without_the_seed(home):
-    text = isolation.launcher_config("plain", ["python"], lifeline=3, home=home)
-    assert json.loads(text)["isolation_level"] == "plain" and "seed" not in text

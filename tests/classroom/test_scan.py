@@ -30,7 +30,7 @@ def test_honest_work_is_never_flagged(submission):
     lab, key = labs.load_lab(submission.lab), submission.task
     notebook = notebooks.lab(lab.name)
     for cell in notebook["cells"]:
-        grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        grade_id = notebooks.grade_id_of(cell)
         if grade_id in lab.answer_cells:
             cell["source"] = submission.text if lab.task_of_cell.get(grade_id) == key else ""
     program = program_of(notebook["cells"], lab)
@@ -118,9 +118,7 @@ def test_an_answer_without_its_cells_metadata_is_found(lab_03):
 )
 def test_a_changed_check_is_reported_and_another_language_is_not(source, is_reported, lab_03):
     notebook = notebooks.handed_in({"03.average": notebooks.AVERAGE})
-    for cell in notebook["cells"]:
-        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "average-check":
-            cell["source"] = source
+    notebooks.cell_of(notebook, "average-check")["source"] = source
     assert bool(flags(notebook, lab_03)) is is_reported
 
 

@@ -98,6 +98,7 @@ def test_a_name_is_safe_to_print(tmp_path):
         (b'{"cells": ' + b"9" * 5_000 + b"}", "a number in the file is too long"),
         (b"\xff\xfe{", r"no UTF-8 text, so it is no JSON \(byte 1\)"),
         (b'{"cells": {"a": 1}}', "it has no list of cells"),
+        (b"[1, 2, 3]", "it has no list of cells"),
         (b'{"cells": []}', "it has no cells"),
     ],
 )
