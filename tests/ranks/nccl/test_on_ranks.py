@@ -78,13 +78,6 @@ def crossed_tags():
     print("first", first[0].item())
 
 
-def two_orders():
-    world, group = dist.group.WORLD, dist.new_group([0, 1])
-    for order in ([world, group], [world, group][:: 1 - 2 * dist.get_rank()]):
-        works = [dist.all_reduce(torch.ones(2), group=one, async_op=True) for one in order]
-        [work.wait() for work in works]
-
-
 def two_groups_of_a_line():
     dist.barrier()
     both = [dist.new_group([0, 1]) for _ in range(2)]
@@ -112,21 +105,13 @@ def test_a_message_is_named_as_the_script_calls_it(ranks):
     assert "wait in recv" not in str(verdict) and "irecv from rank 0" in str(verdict)
 
 
-def both_send():
-    x, y, peer = torch.ones(4), torch.empty(4), 1 - dist.get_rank()
-    dist.send(x, peer)
-    dist.recv(y, peer)
-
-
 @pytest.mark.parametrize(
     ("task", "kind", "says"),
     [
         (early_receive, "", "can hang on NCCL"),
         (crossed_tags, "unnoticed", "Send and receive in the same order on both sides."),
-        (two_orders, "", "can hang on NCCL"),
         (two_groups_of_a_line, "hang", "(group 2 of line"),
         (half_batched, "", "never meet"),  # eagerly, they would
-        (both_send, "hang", "hangs on NCCL above the size that it buffers"),
     ],
     ids=lambda case: getattr(case, "__name__", None),
 )
