@@ -1,4 +1,4 @@
-"""What a process in the sandbox can do, on each isolation_level that this machine allows."""
+"""What a process in the sandbox can do, on each isolation level that this machine allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from helpers.ranks.processes.zygote import FORKS
 
 needs_namespaces = pytest.mark.skipif(not isolation.is_available("namespaces"), reason="namespaces are refused here")
 SECRET = "the seed of the class"
-# The isolation_level "uid" needs a Python that every user may read; a virtual environment in root's home is not one.
+# The isolation level "uid" needs a Python that every user may read; a virtual environment in root's home is not one.
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
 
 
@@ -47,17 +47,17 @@ def python_for(isolation_level: str) -> str:
 
 @pytest.fixture(params=isolation.ISOLATION_LEVELS)
 def launched(request):
-    """A isolation_level on which some Python starts."""
+    """An isolation level on which some Python starts."""
     can = os.geteuid() == 0 and SYSTEM_PYTHON is not None if request.param == "uid" else False
     if not (can or isolation.is_available(request.param)):
-        pytest.skip(f"this machine does not allow the isolation_level {request.param!r}")
+        pytest.skip(f"this machine does not allow the isolation level {request.param!r}")
     return request.param
 
 
 @pytest.fixture(params=isolation.ISOLATION_LEVELS)
 def isolation_level(request):
     if not isolation.is_available(request.param):
-        pytest.skip(f"this machine does not allow the isolation_level {request.param!r}")
+        pytest.skip(f"this machine does not allow the isolation level {request.param!r}")
     return request.param
 
 
@@ -68,7 +68,7 @@ def home():
         yield folder
 
 
-def test_the_ladder_ends_with_a_rung_that_always_holds():
+def test_the_weakest_isolation_level_is_always_available():
     assert isolation.is_available("plain") and isolation.strictest_available() in isolation.ISOLATION_LEVELS
     assert set(isolation.ISOLATION_TEXTS) == set(isolation.ISOLATION_LEVELS)
 
@@ -114,14 +114,14 @@ for isolation_level in filter(isolation.is_available, isolation.ISOLATION_LEVELS
     sandbox = Sandbox({"lab": "03", "checks": ""}, isolation_level=isolation_level, limits=Limits())
     sandbox.start()
     threading.Thread(target=sandbox.ask, args=(sleep, 60), daemon=True).start()
-nursery = psutil.Process(fork_server.fork_server().process.pid)
-print(nursery.pid, *(child.pid for child in nursery.children(recursive=True)), flush=True)
+server = psutil.Process(fork_server.fork_server().process.pid)
+print(server.pid, *(child.pid for child in server.children(recursive=True)), flush=True)
 sys.stdin.read()
 """
 
 
 def test_when_the_grader_is_killed_nothing_stays():
-    """Neither what learners' code runs in, on each isolation_level, nor what that was forked from."""
+    """Neither what learners' code runs in, on each isolation level, nor what that was forked from."""
     command = [sys.executable, "-c", GRADER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         pids = [int(word) for word in process.stdout.readline().split()]
@@ -274,8 +274,8 @@ def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(isolation_level, for
 
 
 @pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
-def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(isolation_level):
-    """Who could write to the nursery could start processes outside."""
+def test_nothing_of_the_fork_server_or_of_other_sandboxes_is_open_inside(isolation_level):
+    """Code that could write to the fork server could start processes outside."""
     first, second = (Sandbox(OPENING, isolation_level=isolation_level, limits=Limits()) for _ in range(2))
     try:
         first.start()
@@ -290,7 +290,7 @@ def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(isolation_l
 
 
 @pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
-def test_the_nursery_has_one_thread():
+def test_the_fork_server_has_one_thread():
     """Linux refuses a namespace of users to a process with more, and a fork of one may hang."""
     with open(f"/proc/{fork_server.fork_server().process.pid}/status") as status:
         assert "Threads:\t1\n" in status.read()

@@ -11,6 +11,7 @@ from helpers.classroom.reading import attempts_by_learner
 from helpers.classroom.results import GradedSubmission, GradedTask
 from helpers.classroom.submissions import UnreadableNotebook, attempts_summary, cells_of, find_submissions
 from helpers.learner import progress
+from tests.classroom import notebooks
 
 
 @pytest.mark.parametrize(
@@ -26,25 +27,19 @@ from helpers.learner import progress
     ],
 )
 def test_the_learner_is_known_from_the_layout(file, learner, name, source, tmp_path):
-    path = tmp_path / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{}")
+    path = notebooks.write(tmp_path / file, {})
     (found,) = find_submissions([tmp_path])
     assert (found.learner, found.name, found.source, found.path) == (learner, name, source, path)
 
 
 def test_a_single_notebook_is_a_submission(tmp_path):
-    path = tmp_path / "03_ddp.ipynb"
-    path.write_text("{}")
+    path = notebooks.write(tmp_path / "03_ddp.ipynb", {})
     assert [one.learner for one in find_submissions([path])] == ["03_ddp"]
 
 
 def test_of_two_by_one_learner_the_last_is_graded_and_a_note_says_so(tmp_path):
     for number, name in enumerate(["first.ipynb", "second.ipynb"]):
-        path = tmp_path / "ada" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("{}")
-        os.utime(path, (number, number))
+        os.utime(notebooks.write(tmp_path / "ada" / name, {}), (number, number))
     (found,) = find_submissions([tmp_path])
     assert found.path.name == "second.ipynb"
     assert "2 files of this learner" in found.notes[0] and "first.ipynb" in found.notes[0]
@@ -52,10 +47,8 @@ def test_of_two_by_one_learner_the_last_is_graded_and_a_note_says_so(tmp_path):
 
 def test_what_belongs_to_other_assignments_and_to_editors_is_left_out(tmp_path):
     for name in ("submitted/ada/03_ddp/a.ipynb", "submitted/ada/01_collectives/b.ipynb", "release/03_ddp/a.ipynb"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    (tmp_path / "submitted/ada/03_ddp/.ipynb_checkpoints").mkdir()
-    (tmp_path / "submitted/ada/03_ddp/.ipynb_checkpoints/a-checkpoint.ipynb").write_text("{}")
+        notebooks.write(tmp_path / name, {})
+    notebooks.write(tmp_path / "submitted/ada/03_ddp/.ipynb_checkpoints/a-checkpoint.ipynb", {})
     (tmp_path / "submitted/ada/03_ddp/timestamp.txt").write_text("now")
     assert [one.path.name for one in find_submissions([tmp_path], "03_ddp")] == ["a.ipynb"]
 
@@ -67,8 +60,7 @@ def test_a_path_that_is_not_there_is_told(tmp_path):
 
 def test_what_is_no_file_or_was_renamed_has_a_row_and_other_files_of_a_learner_have_none(tmp_path):
     for name in ("ada/03_ddp.ipynb.txt", "bob.ipynb/inside.ipynb", "eve/data.bin", "zoe/03_ddp.ipynb", "zoe/notes.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
+        notebooks.write(tmp_path / name, {})
     (tmp_path / "dan.ipynb" / "empty").mkdir(parents=True)
     os.mkfifo(tmp_path / "max.ipynb")
     deep = tmp_path / "sue"
@@ -83,8 +75,7 @@ def test_what_is_no_file_or_was_renamed_has_a_row_and_other_files_of_a_learner_h
 
 def test_a_name_is_safe_to_print(tmp_path):
     for name in ("a\x1b[2J.ipynb", os.fsdecode(b"\xff.ipynb"), "Eve\n_7_assignsubmission_file_/x.ipynb"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
+        notebooks.write(tmp_path / name, {})
     found = find_submissions([tmp_path])
     assert [one.learner for one in found] == ["7", "\\udcff", "a\\x1b[2J"] and found[0].name == "Eve\\n"
 
@@ -133,9 +124,8 @@ def test_a_link_that_replaces_a_file_is_not_followed(tmp_path, monkeypatch):
     ],
 )
 def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, tmp_path, settings):
-    for name in (notebook, file):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / notebook).write_text("{}")
+    notebooks.write(tmp_path / notebook, {})
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     for key in ("03.start", "03.average", "03.average"):
         progress.record("check", key, False, path=tmp_path / file)
     (found,) = find_submissions([tmp_path])
@@ -149,7 +139,7 @@ def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, 
 
 def test_no_file_a_link_a_pipe_or_a_huge_one_is_not_known(tmp_path, settings):
     for name in ("ada", "bob", "eve", "zoe"):
-        (tmp_path / f"{name}.ipynb").write_text("{}")
+        notebooks.write(tmp_path / f"{name}.ipynb", {})
     progress.record("check", "03.start", True, path=tmp_path / "home.jsonl")
     (tmp_path / "bob_progress.jsonl").symlink_to(tmp_path / "home.jsonl")
     (tmp_path / "eve_progress.jsonl").touch()

@@ -149,7 +149,7 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
             continue
         # What differs from rank to rank is left out: the numbers of the GPU and of the rank, the bytes of a full card,
         # and the lines of a mismatch, at which the ranks by nature call different collectives.
-        message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", in_cudas_words(str(failure.words)))
+        message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", with_cudas_names(str(failure.words)))
         key = failure.type_name, message, learner_frame(failure.frames)
         if failure.wire_kind == "mismatch":  # autograd may have given it another type
             key = "", message, None
@@ -168,7 +168,7 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
         called = [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING]
         chain += called[-MAX_LIBRARY_FRAMES:]
     kind, cure = ("out of memory", words["full"]) if failure.type_name == FULL else ("error", None)
-    text = failure.words.map(in_cudas_words)
+    text = failure.words.map(with_cudas_names)
     if any(frame[2] == "new_group" for one in failures.values() for frame in one.frames if one.wire_kind == "mismatch"):
         cure = nccl_words["cure.groups"]
     elif failure.wire_kind == "mismatch":  # the ranks issued different collectives, which NCCL would not notice
@@ -204,8 +204,11 @@ def _from_worker(failure: Failure) -> Failure:
     return replace(failure, type_name=name, message=message, words=Words.of(message), frames=failure.frames + frames)
 
 
-def in_cudas_words(text: str) -> str:
-    """A message of a practice card as CUDA would write it."""
+def with_cudas_names(text: str) -> str:
+    """The message of an error with CUDA's names in place of the card's, and without what differs from rank to rank.
+
+    redirect/tensors.py translates the errors that a card raises itself. This is for those that torch's C++ raises.
+    """
     names = {"card:0": "cuda", "card out of memory": "CUDA out of memory", "torch.card": "torch.cuda"}
     for cards, cudas in names.items():
         text = text.replace(cards, cudas)
