@@ -49,7 +49,8 @@ def alone(self, rank):  # each rank waits for one more than there will be, so th
     open({began!r}, "w").close()
     return spec(self, rank) | {{"world_size": self.settings.num_ranks + 1}}
 """
-ON_RANKS = "%%ranks\nimport re, time\nopen({began!r}, 'w').close()\n"
+# The file is made once every rank has begun: on a busy machine one rank can be a second later than the other.
+ON_RANKS = "%%ranks\nimport re, time; dist.barrier()\nopen({began!r}, 'w').close()\n"
 HANGS_AT_START, STARTS = "pool.Pool._spec = alone\n", "pool.Pool._spec = spec\n"
 RANKS_WORK, CHECKS_WORK = "ranks.run(lambda: 7)", "check('03.average', right, seed=1).passed"
 
