@@ -16,7 +16,7 @@ import pytest
 # Before torch is loaded, and for every process that a test starts: its threads sleep while they wait for each other. By
 # default they spin, and beside a second worker and its ranks a small model then trains ten times as slowly.
 os.environ["OMP_WAIT_POLICY"] = "passive"
-# With all modules below them: a rank gets what a test defines, as it gets what the cell of a notebook defines. Functions
+# With all modules below them: a rank gets what a test defines, as it gets what a cell of a notebook defines. Functions
 # of tests/ranks are sent by name: they set variables of the engine, of which a rank would otherwise get a copy.
 for _folder in ("chapters", "commands", "compose", "devices", "gpu", "observe", "parallel"):
     cloudpickle.register_pickle_by_value(importlib.import_module(f"tests.{_folder}"))

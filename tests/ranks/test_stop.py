@@ -103,7 +103,7 @@ WAITS = {
     "a drill": Wait(
         source="one = drill('03.average').begin()\none.check(endless)",
         is_marked=False,
-        **CHECK | {"then": "len(one.attempt.outcomes)", "gives": "0"},
+        **CHECK | {"then": "len(one.talk.outcomes)", "gives": "0"},
     ),
     "an explorer, a run on ranks": Wait(
         source="print(PipelineExplorer(run=lambda *_, **__: ranks.run(slowly)).run_now().text)",
