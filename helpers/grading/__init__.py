@@ -13,9 +13,9 @@ Words                      a text in English and Chinese
 
 How to write a check
 ====================
-Each lab has one folder, named as its topic; registry.py lists the topics by the labs' numbers. Its `__init__.py` holds
-one record, `LAB = Lab(number="03", …)`, with the lab's tasks and what of torch the lab forbids. The Task AVERAGE of lab
-03 has the key "03.average". What several labs use stands in kit/, and the folders of labs do not import each other.
+Each lab has one folder, named as its topic, and an entry in labs.yaml with its tasks and with what of torch the lab
+forbids. The Task AVERAGE of lab 03 has the key "03.average". What several labs use stands in kit/, and the folders of
+labs do not import each other.
 
 A task has three parts, so that the same check serves a learner's own notebook and the grading of a whole class:
 

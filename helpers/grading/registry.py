@@ -1,4 +1,4 @@
-"""Finds the labs and their tasks: TOPICS names the labs, and each lab's folder holds its LAB, a record of its tasks.
+"""Finds the labs and their tasks: labs.yaml lists them, and each lab has a folder with its tasks and judges.
 
 A task is a function that a learner writes and a check judges. A lab and a task are imported only when they are asked
 for, so that a check loads no other lab. Nothing here imports torch, and what a lab forbids is read without it.
@@ -8,36 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml
 
 from helpers.learner.words import Book, book
 
 if TYPE_CHECKING:
     from helpers.grading.task import Task
 
-TOPICS = {  # the number of each lab, or chapter with tasks -> its topic, which is the name of its folder
-    "00": "start_here",
-    "01": "collectives",
-    "02": "data_parallel",
-    "03": "ddp",
-    "04": "amp",
-    "05": "memory",
-    "06": "pipeline",
-    "07": "tensor_parallel",
-    "08": "zero",
-    "09": "composing",
-    "10": "profiling",
-    "11": "scaling",
-    "12": "fault_tolerance",
-    "wb": "whiteboard",
-}
-# Parts of torch that several labs forbid, each under its public and its private name.
-FSDP = ("torch.distributed.fsdp", "torch.distributed._composable")
-DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
+FOLDER = Path(__file__).parent
 _private: dict[str, Lab] = {}  # a teacher's own labs, in this process alone; each replaces the public lab of its number
 
 
@@ -55,10 +40,10 @@ class Lab:
 
     number: str
     topic: str
-    tasks: tuple[str | Task, ...]
-    in_chapter: tuple[str, ...] = ()
-    forbids: tuple[str, ...] = ()
-    forbids_instances: tuple[str, ...] = ()
+    tasks: Sequence[str | Task]
+    in_chapter: Sequence[str] = ()
+    forbids: Sequence[str] = ()
+    forbids_instances: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -68,12 +53,20 @@ class Lab:
     @property
     def hints(self) -> Book:
         """What learners are told about mistakes, from the folder's hints.yaml: the more specific ones stand first."""
-        return book("hints", Path(__file__).parent / self.topic)
+        return book("hints", FOLDER / self.topic)
 
     @property
     def messages(self) -> Book:
         """What its judges say besides hints, from the folder's messages.yaml: the names of values, and sentences."""
-        return book("messages", Path(__file__).parent / self.topic)
+        return book("messages", FOLDER / self.topic)
+
+
+@functools.cache
+def public_labs() -> dict[str, Lab]:
+    """The labs of labs.yaml by their numbers."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    records = yaml.load((FOLDER / "labs.yaml").read_text(encoding="utf-8"), loader)
+    return {number: Lab(number=number, **fields) for number, fields in records.items()}
 
 
 def labs() -> list[str]:
@@ -83,16 +76,15 @@ def labs() -> list[str]:
 
 def chapters_with_tasks() -> list[str]:
     """The numbers of the chapters that have any task, in a lab or in the chapter alone."""
-    return sorted(TOPICS.keys() | _private.keys())
+    return sorted(public_labs().keys() | _private.keys())
 
 
 def lab_of(number: str) -> Lab:
     """The record of lab or chapter "03". Raises ValueError for one that is not there."""
-    if number in _private:
-        return _private[number]
-    if number not in TOPICS:
+    known = public_labs() | _private
+    if number not in known:
         raise ValueError(f"there is no lab {number!r} with checks: there are {', '.join(labs())}.")
-    return importlib.import_module(f"helpers.grading.{TOPICS[number]}").LAB
+    return known[number]
 
 
 def add_private_tasks(number: str, tasks: Iterable[Task]) -> None:

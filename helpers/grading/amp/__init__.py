@@ -8,23 +8,9 @@ training_step.py    04.order     the order of unscaling, clipping, stepping and 
 hints.yaml          what a learner is told about each known mistake
 messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "number_formats.SCALE" is the Task called SCALE in number_formats.py; tasks are listed from easy to hard. No
-learner's code may use what the lab forbids, since that is what the learner is to write.
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="04",
-    topic="amp",
-    tasks=("number_formats.SCALE", "number_formats.MASTER", "scaler.SCALER", "training_step.ORDER", "scaler.OVERFLOW"),
-    forbids=(
-        "torch.amp",
-        "torch.cuda.amp",
-        "torch.cpu.amp",
-        "torch.autocast",
-        "torch._amp_foreach_non_finite_check_and_unscale_",
-        "torch._amp_update_scale_",
-        "torch.distributed.fsdp.sharded_grad_scaler",
-    ),
-)
+LAB = lab_of("04")

@@ -6,20 +6,9 @@ ring.py          01.reduce_scatter, 01.all_reduce        chunks that travel arou
 hints.yaml       what a learner is told about each known mistake
 messages.yaml    what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "cost.COST" is the Task called COST in cost.py; tasks are listed from easy to hard.
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="01",
-    topic="collectives",
-    tasks=(
-        "cost.COST",
-        "send_receive.SHIFT",
-        "send_receive.ALL_TO_ALL",
-        "send_receive.BROADCAST",
-        "ring.REDUCE_SCATTER",
-        "ring.ALL_REDUCE",
-    ),
-)
+LAB = lab_of("01")

@@ -9,22 +9,9 @@ parallel_apply.py   02.parallel_apply            one thread per replica
 hints.yaml          what a learner is told about each known mistake
 messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "memory.MEMORY" is the Task called MEMORY in memory.py; tasks are listed from easy to hard. No learner's code
-may use what the lab forbids, since that is what the learner is to write.
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="02",
-    topic="data_parallel",
-    tasks=(
-        "scatter_gather.SCATTER",
-        "memory.MEMORY",
-        "scatter_gather.GATHER",
-        "replicate_step.REPLICATE",
-        "parallel_apply.PARALLEL_APPLY",
-        "replicate_step.STEP",
-    ),
-    forbids=("torch.nn.DataParallel", "torch.nn.parallel", "torch.cuda.comm"),
-)
+LAB = lab_of("02")

@@ -10,33 +10,9 @@ sampler.py         03.sampler     which examples a rank sees in each epoch
 hints.yaml         what a learner is told about each known mistake
 messages.yaml      what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "gradients.START" is the Task called START in gradients.py; tasks are listed from easy to hard. No learner's
-code may use what the lab forbids, since that is what the learner is to write, nor make an instance of
-forbids_instances.
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="03",
-    topic="ddp",
-    tasks=(
-        "gradients.START",
-        "gradients.AVERAGE",
-        "communication.BUCKETS",
-        "sampler.SAMPLER",
-        "training_steps.ACCUMULATE",
-        "communication.OVERLAP",
-        "training_steps.REHEARSED",
-    ),
-    forbids=(
-        "torch.nn.parallel",
-        "torch.nn.DataParallel",
-        "torch.utils.data.DistributedSampler",
-        "torch.utils.data.distributed",
-        "torch.distributed.algorithms",
-        "torch.distributed._composable",
-        "torch.distributed.fsdp",
-    ),
-    forbids_instances=("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler"),
-)
+LAB = lab_of("03")

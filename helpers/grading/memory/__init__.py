@@ -12,30 +12,9 @@ mistakes.yaml          the known mistakes, as edits of the right answers
 hints.yaml             what a learner is told about each of them
 messages.yaml          what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "byte_formulas.COUNT" is the Task called COUNT in byte_formulas.py; tasks are listed from easy to hard, and
-those in_chapter are asked by the chapter alone. No learner's code may use what the lab forbids, since that is what the
-learner is to write.
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="05",
-    topic="memory",
-    tasks=(
-        "byte_formulas.COUNT",
-        "byte_formulas.STATES",
-        "byte_formulas.ACTIVATIONS",
-        "training_loops.ACCUMULATE",
-        "saved_activations.CHECKPOINT",
-        "saved_activations.CHUNKED",
-    ),
-    in_chapter=("byte_formulas.LLAMA", "training_loops.EVALUATE"),
-    forbids=(
-        "torch.utils.checkpoint",
-        "torch.autograd.graph.save_on_cpu",
-        "torch.distributed._tools",
-        "torch.nn.functional.linear_cross_entropy",
-        "torch.utils._python_dispatch",
-    ),
-)
+LAB = lab_of("05")

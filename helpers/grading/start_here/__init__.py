@@ -6,14 +6,9 @@ uneven_data.py   00.total   the number of examples on all ranks
 hints.yaml       what a learner is told about each known mistake
 messages.yaml    the names of values in what the judges say
 
-In LAB, "uneven_data.TOTAL" is the Task called TOTAL in uneven_data.py. `in_chapter` means that the chapter asks them.
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="00",
-    topic="start_here",
-    tasks=(),
-    in_chapter=("uneven_data.TOTAL", "uneven_data.MEAN", "uneven_data.LAYERS"),
-)
+LAB = lab_of("00")

@@ -9,16 +9,9 @@ experts.py     wb.experts             a mixture of experts
 grpo.py        wb.grpo                the loss of GRPO
 clocks.py      wb.clock               two ranks' clocks on one time axis
 
-LAB is the record by which the grader finds the tasks. "experts.EXPERTS" is the Task called EXPERTS in experts.py, which
-is imported only when it is asked for. This folder is no lab, so `tasks` is empty; `in_chapter` has the tasks that no
-lab asks.
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="wb",
-    topic="whiteboard",
-    tasks=(),
-    in_chapter=("attention.SOFTMAX", "attention.MERGE", "experts.EXPERTS", "grpo.GRPO", "clocks.CLOCK"),
-)
+LAB = lab_of("wb")

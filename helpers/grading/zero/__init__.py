@@ -7,17 +7,9 @@ stage2.py   08.stage2, and the chapter's exercise 08.global_norm: gradients in s
 stage3.py   08.stage3, and the chapter's exercise 08.stage3_forward: parameters in shards
 cost.py     08.cost: the bytes that a rank holds and sends, stage by stage
 
-LAB is the record by which the grader finds the lab. "shards.SHARD" is the Task called SHARD in shards.py, which is
-imported only when it is asked for. `tasks` are in order from easy to hard. `in_chapter` are tasks that only the chapter
-asks. An answer may not use what `forbids` lists, because it would do the learner's work.
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 """
 
-from helpers.grading.registry import DTENSOR, FSDP, Lab
+from helpers.grading.registry import lab_of
 
-LAB = Lab(
-    number="08",
-    topic="zero",
-    tasks=("shards.SHARD", "stage1.STAGE1", "stage2.STAGE2", "stage3.STAGE3", "shards.RESUME", "cost.COST"),
-    in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
-    forbids=(*FSDP, "torch.distributed.optim", *DTENSOR, "torch.distributed.algorithms", "torch.nn.parallel"),
-)
+LAB = lab_of("08")
