@@ -191,7 +191,7 @@ def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: i
         launcher.close_all_but(control, lifeline, status)
         os.write(status, f"{os.getpid()}\n".encode())
         code = launcher.main(config | {"control": control, "lifeline": lifeline, "run": lambda: _run(run, control)})
-        os.write(status, f"{code if code >= 0 else 128 - code}\n".encode())  # as a shell reports a signal: 128 + number
+        os.write(status, f"{launcher.exit_status(code)}\n".encode())
     except OSError as error:
         os.write(2, f"the sandbox did not start: {error}\n".encode())
         os.write(status, b"126\n")

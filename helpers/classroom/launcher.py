@@ -1,11 +1,12 @@
 """Starts one process in a sandbox: `python -I launcher.py CONFIG`, with CONFIG in JSON (isolation.launcher_config).
 
-The isolation levels are:
+At every level the process gets a clean environment, the limits, no capability and no right to gain one (on Linux).
+The isolation levels add to this:
 
 namespaces   own users, processes, network and mounts: only loopback, files read-only except a small /tmp, hidden paths
-             empty, no capability left. For root, and for other users if the kernel allows it.
+             empty. For root, and for other users if the kernel allows it.
 uid          another user's id, for root in a container. The network stays.
-plain        limits only.
+plain        nothing more.
 
 The lifeline is the read end of a pipe whose other end the grader holds. It closes when the grader closes it or dies.
 Everything that the process started ends when the process ends, or when the lifeline closes.
@@ -14,7 +15,7 @@ The keys of the configuration:
 
 isolation_level   one of the three above
 command           the command line to run; the fork server (fork_server.py) gives a function under "run" instead
-control           file descriptor of the socket to the grader, -1 for none; all others are closed in the process
+control           file descriptor of the socket to the grader, -1 for none; all others but 0, 1 and 2 are closed
 lifeline          file descriptor of the lifeline
 home              the folder in which the process runs and may write
 hide, keep        paths that must be empty for the process, and paths below them that must stay visible
@@ -41,7 +42,8 @@ import time
 from contextlib import suppress
 
 # Constants of Linux's system calls (unshare, mount, prctl, mount_setattr, capset), as in the headers of the kernel.
-NEW_USER, NEW_OTHERS = 0x10000000, 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000  # mounts, pids, network, IPC
+NEW_USER, NEW_MOUNTS, NEW_PIDS, NEW_NETWORK, NEW_IPC = 0x10000000, 0x00020000, 0x20000000, 0x40000000, 0x08000000
+NEW_OTHERS = NEW_MOUNTS | NEW_PIDS | NEW_NETWORK | NEW_IPC
 MS_BIND, MS_RECURSIVE, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x4000, 0x40000 | 0x4000, 0x2 | 0x4
 SET_DEATH_SIGNAL, SET_DUMPABLE, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 SYS_MOUNT_SETATTR, SYS_CAPSET = 442, 126 if os.uname().machine == "x86_64" else 91
@@ -52,7 +54,9 @@ LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 
 
 def main(config: dict) -> int:
-    """Start the process and wait for its end. Returns its exit code; 124 if the lifeline was closed.
+    """Start the process and wait for its end. Returns its exit code, or 124 if the lifeline was closed.
+
+    A code below 0 is the number of the signal that ended the process; `exit_status` makes it what a shell reports.
 
     125 and 126 mean that the sandbox did not start, because the process or the launcher could not be set up.
     """
@@ -68,6 +72,11 @@ def main(config: dict) -> int:
     return status
 
 
+def exit_status(code: int) -> int:
+    """The status with which a process reports an exit code: 128 + number for a signal, as a shell does."""
+    return code if code >= 0 else 128 - code
+
+
 def _run_in_namespaces(config: dict) -> int:
     """Make new namespaces and run the command in them. Returns its exit code."""
     uid, gid = os.getuid(), os.getgid()
@@ -79,15 +88,21 @@ def _run_in_namespaces(config: dict) -> int:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     first = os.fork()
-    if first == 0:  # process 1 of the new namespace: when it ends, all of them end
-        os._exit(_run_first_process(config))
+    if first == 0:
+        os._exit(exit_status(_run_first_process(config)))
     with suppress(OSError):
         os.close(config["control"])  # only the command may hold the socket, so that its end closes the socket
     return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
 
 
 def _run_first_process(config: dict) -> int:
-    """Set up the mounts of the new namespaces, run the command as a child, and return its exit code."""
+    """Run as process 1 of the new namespaces: set up their mounts, run the command, and return its exit code.
+
+    When process 1 ends, the kernel kills all other processes of the namespaces.
+    """
+    # The order matters. Mounts become private before the first new one, or the machine would see it. The limit on
+    # namespaces is written before /proc is read-only. The empty folders are mounted after all else is read-only, so
+    # that they alone can be written, and `home` may lie in one of them.
     _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # this process is killed when its parent dies
     _libc().prctl(SET_DUMPABLE, 0, 0, 0, 0)  # the command cannot look into this process through /proc
     _loopback_up()
@@ -110,7 +125,7 @@ def _run_first_process(config: dict) -> int:
 def _cover(path: str, config: dict) -> None:
     """Hide `path` below an empty file or folder, except the paths below it that must be kept.
 
-    A kept path is opened before, and mounted again at its place in the empty folder.
+    Each kept path is opened before it is covered, so that it can be mounted again from its descriptor.
     """
     if os.path.islink(path) or not os.path.exists(path) or path in config["keep"]:
         return
@@ -127,8 +142,11 @@ def _cover(path: str, config: dict) -> None:
 
 def _become_command(config: dict) -> None:
     """Turn this process into the command, with fewer rights than it has now. Never returns."""
+    # The order matters. The user id changes while the process may still do so, that is before it drops capabilities,
+    # and before the death signal is set, because the kernel clears that signal when the user changes. The change to
+    # `home` comes last, with the rights that the command will have.
     try:
-        os.setsid()
+        os.setsid()  # a process group of its own, which `_end_descendants` kills
         close_all_but(config["control"])
         os.environ.clear()
         os.environ.update(config["env"])
@@ -145,8 +163,7 @@ def _become_command(config: dict) -> None:
             _drop_capabilities()
             _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         os.chdir(config["home"])
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if "run" not in config:
             os.execv(config["command"][0], config["command"])
         os._exit(config["run"]())
@@ -174,7 +191,7 @@ def _drop_capabilities() -> None:
 def _wait_for(child: int, lifeline: int) -> int:
     """Wait until the child has ended or the lifeline is closed, and collect orphans meanwhile.
 
-    Returns the exit code.
+    Returns the exit code as `main` does.
     """
     # When a child ends, Python writes a byte into this pipe, which wakes up the `select` below.
     wake_read, wake_write = os.pipe()
@@ -260,4 +277,4 @@ if __name__ == "__main__":
     except OSError as error:
         os.write(2, f"the sandbox did not start: {error}\n".encode())
         code = 126
-    os._exit(code if code >= 0 else 128 - code)  # a code below 0 is a signal, which a shell reports as 128 + number
+    os._exit(exit_status(code))

@@ -78,6 +78,10 @@ def test_its_own_folder_is_writable_and_its_exit_code_comes_out(launched, home):
     assert done.returncode == 7 and "x" in done.stdout, done.stderr
 
 
+def test_a_signal_that_ended_it_comes_out_as_a_shell_reports_it(launched, home):
+    assert run(launched, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", home).returncode == 128 + 9
+
+
 def test_nothing_of_the_graders_environment_comes_in(launched, home, monkeypatch):
     monkeypatch.setenv("RANK_BY_RANK_SECRET", SECRET)
     done = run(launched, "import os; print(dict(os.environ))", home, env={"HOME": "here"})
