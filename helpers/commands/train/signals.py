@@ -1,7 +1,8 @@
 """Ends a run after the present step on Ctrl-C and SIGTERM.
 
-A rank that stopped inside a step would leave the other ranks waiting in their collectives. `SIGNALS` of the gloo module
-is a flag: while `heard` is true, a signal also interrupts a rank that waits in gloo.
+A rank that stopped inside a step would leave the other ranks waiting in their collectives. Usually a Ctrl-C also
+interrupts a rank that waits in gloo. Within `StopRequest`, `SIGNALS.ends_waits` of the gloo module is False, so that the
+rank goes on waiting and finishes its step with the others.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class StopRequest:
         return self.number > 0
 
     def __enter__(self) -> StopRequest:
-        SIGNALS.heard = False  # gloo may go on waiting, since all ranks finish the step
+        SIGNALS.ends_waits = False  # gloo may go on waiting, since all ranks finish the step
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self.before[number] = signal.signal(number, self._ask)
@@ -46,7 +47,7 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        SIGNALS.heard = True
+        SIGNALS.ends_waits = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.before.items():
             signal.signal(number, handler)

@@ -1,29 +1,39 @@
-"""Holds what the wire must know about gloo: who needs whom, how to wait for it, and how to close its connections.
+"""Provides what the wire must do because gloo is as it is: who needs whom, how to wait, how to close connections.
 
 The "wire" is this package's ProcessGroup, which wraps gloo's (wire.py). A "work" is torch's object for an operation in
 flight. A "world" is the set of groups that the ranks of a task use; after a failure they make a new one.
 
 `ranks_needed_by` lists the ranks without which an operation cannot complete (as observed with torch 2.13).
 
-Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future. The thread that calls `wait()` on such
-an operation waits inside gloo itself, because passing the result between threads would take longer than a small
-message. An operation for which no thread waits is handed to a thread of `Waiters`, by the thread of the wire that looks
-at all pending operations every 50 ms. A wait inside gloo reacts neither to signals nor to the failure of other ranks.
-It ends only if the group's connections are closed, after which a new world is needed anyway.
+Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future, so some thread must wait inside gloo.
+Such a wait ends only when the operation completes or when the group's connections are closed, after which a new world
+is needed. It reacts neither to signals nor to the failure of other ranks. A `DirectWait` is one such wait. Its life:
 
-Closing. gloo has two bugs. First, a send that waits in the queue of a connection is not told when the connection fails.
-Second, a message whose receiver is gone blocks the reading of its connection, so that nobody sees it fail. In both
-cases a thread of gloo waits for the group's timeout, an hour, and the thread that destroys the group waits for that
-thread. Closing the sockets from outside would run into these bugs, because a gloo thread whose operation fails takes
-the next one from its queue while the other connections have yet to fail. Therefore:
+    free       no thread waits yet
+    taken      by the program's thread that calls `wait()`, because passing the result between threads would take longer
+               than a small message; or by a thread of `Waiters`, if the program has not waited for 50 ms
+    done       the call inside gloo has returned or raised
+    callback   `done(error)` is called, which completes the operation
 
-    close_connections   a receive that times out makes gloo close every connection of the group by itself
-    duplicate_socket    copies keep the sockets open until the ranks have met again, since a slower peer still writes
-    ClosedGroups        a group with an operation that has not ended is kept, and so never destroyed
+Closing. When an operation has failed, the group's connections are *closed*, so that threads inside gloo return.
+`WireGroup.cut` does this, and gives up the world. A program *shuts down* a group when it destroys it. Both run into
+bugs:
 
-A third bug is torch's. DDP's reducer may hold the last reference to a group. It then waits for the group's threads
-while it holds the interpreter's lock, and a thread that still reports its last operation to Python waits for that lock.
-So the last groups that were shut down are kept for a while, too.
+1.  gloo does not tell a send that waits in the queue of a connection when the connection fails. A thread of gloo then
+    waits for the group's timeout, an hour, and the thread that destroys the group waits for that thread.
+2.  gloo stops reading from a connection at a message whose receiver is gone, so it does not see the connection fail.
+    The threads wait as with the first bug.
+3.  DDP's reducer may hold the last reference to a group (a bug of torch). It then waits for the group's threads while
+    it holds the interpreter's lock, and a thread that still reports its last operation to Python waits for that lock.
+
+What we do against the first two: closing the sockets from outside would run into them. A gloo thread whose operation
+fails takes the next one from its queue while the other connections have yet to fail. Therefore
+
+    close_connections   uses that gloo closes all connections of a group by itself when a receive times out
+    duplicate_socket    keeps the sockets open until the ranks have met again, since a slower peer still writes
+    ClosedGroups        keeps a group that has an operation in flight, so that it is never destroyed
+
+Against the third, ClosedGroups keeps the last groups that were shut down for a while, too.
 """
 
 from __future__ import annotations
@@ -135,24 +145,24 @@ class Waiters:
 
 
 class DirectWait:
-    """A blocking wait inside gloo, which one thread makes: the first one that asks for it, or one of `waiters`.
+    """A blocking wait inside gloo, which one thread makes: the first one that calls `wait`, or one of `waiters`.
 
     call: the wait. done: is called with its error or None. cut: closes the group's connections, which ends the call.
+    The module's docstring lists the states.
     """
 
     def __init__(self, call: Callable[[], object], done: Done, waiters: Waiters, cut: Callable[[], None]):
         self.call, self.done, self.waiters, self.cut = call, done, waiters, cut
         self.lock = threading.Lock()
         self.taken = False  # whether a thread makes the call, or made it
-        self.inside = False  # whether the thread that called `wait` is inside the call
+        self.inside = False  # whether the program's thread, which called `wait`, makes the call
 
     def wait(self) -> None:
         """Make the call in this thread, unless another thread has taken it."""
-        if not self._take():
+        if not self._take(inside=True):
             return
         # What `done` gets after a KeyboardInterrupt, which `except Exception` lets pass.
         error: BaseException | None = RuntimeError("the wait was interrupted")
-        self.inside = True
         try:
             with SIGNALS.calling(self.cut):
                 self.call()
@@ -170,7 +180,11 @@ class DirectWait:
             self.waiters.call(*self._take_callbacks())
 
     def end(self) -> None:
-        """The operation has failed: end the call if a thread is inside it, and let no thread begin it."""
+        """Let no thread take the call, because the operation has failed. If the program's thread makes it, cut it off.
+
+        A call that was handed to `waiters` is left alone: the program does not wait in it, because the failure has
+        released its `wait()` already. The spare thread returns when gloo does.
+        """
         self._take()
         if self.inside:
             self.cut()
@@ -180,10 +194,14 @@ class DirectWait:
         callbacks, self.call, self.done = (self.call, self.done), None, None
         return callbacks
 
-    def _take(self) -> bool:
-        """Take the call. Whether it was free."""
+    def _take(self, *, inside: bool = False) -> bool:
+        """Take the call. Whether it was free. inside: whether the program's thread will make it.
+
+        Both are set under the lock, or `end` could come between them and leave the program's thread inside gloo.
+        """
         with self.lock:
             was_free, self.taken = not self.taken, True
+            self.inside = self.inside or (was_free and inside)
         return was_free
 
 
@@ -195,14 +213,14 @@ class Signals:
     """
 
     def __init__(self):
-        self.heard = True  # a program that handles its interrupts itself, after the wait, sets it to False
+        self.ends_waits = True  # False: an interrupt waits until gloo returns; a program sets this that handles it then
         self.cut: Callable[[], None] | None = None  # closes the connections of the group that the main thread waits for
         self.pipe: tuple[int, int] | None = None
 
     @contextlib.contextmanager
     def calling(self, cut: Callable[[], None]) -> Iterator[None]:
         """Within, an interrupt of the main thread calls `cut`."""
-        if not self.heard or threading.current_thread() is not threading.main_thread():
+        if not self.ends_waits or threading.current_thread() is not threading.main_thread():
             yield
             return
         if self.pipe is None:
@@ -239,11 +257,11 @@ ONE_MILLISECOND = datetime.timedelta(milliseconds=1)  # the timeout of a receive
 class Connections:
     """The connections of one group. sockets: the descriptors that gloo opened for it, with their inodes.
 
-    wire: the group's Wire, whose `inner` is gloo's ProcessGroup. ended: keeps what must outlive the connections.
+    wire: the group's Wire, whose `inner` is gloo's ProcessGroup. closed: keeps what must outlive the connections.
     """
 
-    def __init__(self, wire: dist.ProcessGroup, sockets: dict[int, int], ended: ClosedGroups):
-        self.wire, self.sockets, self.ended = weakref.ref(wire), sockets, ended
+    def __init__(self, wire: dist.ProcessGroup, sockets: dict[int, int], closed: ClosedGroups):
+        self.wire, self.sockets, self.closed = weakref.ref(wire), sockets, closed
         self.lock, self.are_closed = threading.Lock(), False
 
     def close(self) -> None:
@@ -253,7 +271,7 @@ class Connections:
             if wire is None or self.are_closed:
                 return
             self.are_closed = True
-            self.ended.add(wire, self.sockets)
+            self.closed.add(wire, self.sockets)
             close_connections(wire.inner, wire.group.rank, wire.group.size)
 
 
@@ -267,7 +285,7 @@ class ClosedGroups:
     def __init__(self):
         self.sockets: list[int] = []
         self.busy: list[dist.ProcessGroup] = []
-        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # see "a third bug" above
+        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # because of the third bug above
 
     def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
         """Keep a wire whose connections are about to be closed, and duplicates of its sockets."""

@@ -126,7 +126,7 @@ class World:
 
 _world: World | None = None  # the present one, since `install`
 # For all worlds of this process: who gets the log, the threads that wait inside gloo, and what is kept of ended groups.
-_listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()
+_listeners, _waiters, _closed_groups = Listeners(), Waiters(), ClosedGroups()
 
 
 class Wire(Methods, dist.ProcessGroup):
@@ -154,7 +154,7 @@ class Wire(Methods, dist.ProcessGroup):
 
     def shutdown(self) -> None:
         # Kept for a while, because DDP's reducer could deadlock if it destroyed the group (the third bug in gloo.py).
-        _ended.shut_down.append(self)
+        _closed_groups.shut_down.append(self)
         super().shutdown()
 
 
@@ -245,7 +245,7 @@ def release_closed_groups() -> None:
 
     Until then a slower rank may still write to the old connections (see ClosedGroups in gloo.py).
     """
-    _ended.release()
+    _closed_groups.release()
 
 
 def _watched_session() -> Session | None:
@@ -324,7 +324,7 @@ def _make_wire(kind_of_wire: type[Wire], options, backend_options) -> Wire:
     if _world.session.config.check:
         group.use_board(_board_path(options, ranks, options.group_id))
     made = kind_of_wire(options.store, group, backend, kind)
-    group.connections = Connections(made, opened, _ended)
+    group.connections = Connections(made, opened, _closed_groups)
     _world.join(group)
     return made
 

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError
-from helpers.ranks.wire import wire
-from helpers.ranks.wire.gloo import SIGNALS, Waiters
+from helpers.ranks.wire import gloo, wire
+from helpers.ranks.wire.gloo import Waiters
 from helpers.ranks.wire.work import Signature, WireError, WireWork
 from tests.ranks.wire.test_pending import side_channel
 
@@ -207,13 +207,13 @@ def heard_afterwards(form):
             meet()
             answer(form, rank)
             return told
-        before, SIGNALS.heard = signal.signal(signal.SIGINT, lambda *_: told.append("asked")), False
+        before, gloo.SIGNALS.ends_waits = signal.signal(signal.SIGINT, lambda *_: told.append("asked")), False
         wait = start(form, rank)
         threading.Timer(0.1, lambda: (os.kill(os.getpid(), signal.SIGINT), meet())).start()
         try:
             wait()
         finally:
-            SIGNALS.heard = True
+            gloo.SIGNALS.ends_waits = True
             signal.signal(signal.SIGINT, before)
     return told
 

@@ -1,4 +1,7 @@
-"""How a group's connections are closed, without ranks: who is asked, which sockets stay open, which group is kept."""
+"""How waits end and how a group's connections are closed, without ranks.
+
+Who is asked, which sockets stay open, which group is kept.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.ranks.wire.gloo import ClosedGroups, Connections, close_connections
+from helpers.ranks.wire.gloo import ClosedGroups, Connections, DirectWait, close_connections
 
 
 class Inner:
@@ -32,6 +35,36 @@ class Wire:
         self.inner, self.done = Inner(*dead), False
         work = SimpleNamespace(inner=SimpleNamespace(is_completed=lambda: self.done))
         self.group = SimpleNamespace(rank=1, size=4, issued={1: work}.values())
+
+
+def test_a_failure_cuts_off_the_programs_thread_and_leaves_a_spare_thread_alone():
+    cuts, errors = [], []
+    spare = SimpleNamespace(call=lambda wait, done: None)
+    direct = DirectWait(lambda: direct.end(), errors.append, spare, lambda: cuts.append("cut"))
+    direct.wait()
+    assert cuts == ["cut"] and errors == [None]
+    handed = DirectWait(lambda: None, errors.append, spare, lambda: cuts.append("cut"))
+    handed.hand_over(), handed.end(), handed.wait()
+    assert cuts == ["cut"] and errors == [None]
+
+
+def test_a_failure_between_taking_a_call_and_making_it_cuts_it_off():
+    class EndsAtFirstExit:
+        used = False
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            if not self.used:
+                self.used = True
+                direct.end()
+
+    cuts = []
+    direct = DirectWait(lambda: None, lambda error: None, None, lambda: cuts.append("cut"))
+    direct.lock = EndsAtFirstExit()
+    direct.wait()
+    assert cuts == ["cut"]
 
 
 def test_one_receive_that_times_out_closes_everything():
