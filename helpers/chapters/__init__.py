@@ -18,6 +18,17 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     sources                  the code of old articles that the page notebooks/sources.ipynb runs
     take_it_to_work          the folder and the terminal of the page notebooks/take_it_to_work.ipynb
 
+Begin with the file of the chapter that you know best, next to its notebook.
+
+A guess is a question that a notebook asks before it shows a result: `guess(question, choices=…, key="03.weights")`.
+Later the notebook calls a function of this package and passes what it found to `reveal("03.weights", …)`. The file
+helpers/learner/guesses/03_ddp.yaml declares the right answer, and `reveal` compares the two. Therefore a function whose
+docstring names a guess returns, as its first value or at the place that the docstring says, one of the choices of that
+guess, word for word. Where a run finds something else than the declared answer, the function returns the choice that
+fits what was found; where it does not tell all of these apart, one wrong choice stands for all, so that `reveal` shows
+that the run and the declared answer differ. Nothing here is translated: the choices are in English, and the yaml file
+has the Chinese.
+
 Nothing else imports a chapter. The interview (helpers/interview) has a list of myths, which names functions of
 `myths.py` and `myths_simulated.py` by their dotted path.
 """

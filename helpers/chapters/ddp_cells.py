@@ -1,5 +1,8 @@
 """Computes what the cells of chapter 03 reveal: the value beside the learner's guess, and a picture or lines of text.
 
+Where a docstring names a guess, such as 03.weights, the first value is one of its choices, word for word, and a wrong
+choice where the run does not find the declared answer (helpers/chapters/__init__.py has the rule).
+
 `ranks` is the chapter's pool of four processes. ddp.py has the functions that run in them. `predicted`, `emulated` and
 `measured` say where a value comes from: from a model, from real ranks that a model paces, or from a count or a clock.
 """
@@ -33,7 +36,7 @@ from helpers.workloads import GPT, GPTConfig, train_ddp
 
 Packed = list[list[tuple[str, int]]]  # buckets of (name, bytes) of gradients
 Steps = dict[str, Timeline]  # one training step for each way to send gradients
-WAYS = {
+WAYS = {  # the choices of 03.second-fastest; `ddp.sixteen_gradients` fill 5 buckets of 2 MiB
     "naive": "naive: 16 messages, after backward",
     "flat": "flat: one message, after backward",
     "bucketed": "bucketed: 5 buckets, after backward",
@@ -45,7 +48,7 @@ WAYS = {
 
 
 def opening_scene() -> Scene:
-    """One predicted step on one of four ranks, which averages its gradients once, after backward, at 100 MB/s."""
+    """Draw one predicted step on one of four ranks, which averages its gradients once, after backward, at 100 MB/s."""
     link = Link(latency=1e-3, bandwidth=100e6)
     step = simulate_ddp_step(ddp.sixteen_gradients(), link=link, world_size=4, strategy="flat")
     title = "One step on one of four ranks: 16 gradients (green), and their average at 100 MB/s (the long bar)"
@@ -55,8 +58,9 @@ def opening_scene() -> Scene:
 def weights_or_gradients(
     ranks: Ranks, alone: Tensors, wrap: Callable, average_weights: Callable[[nn.Module], None]
 ) -> tuple[str, str]:
-    """When averaged weights equal one process, and a line per way.
+    """Find when averaged weights equal one process, as a choice of 03.weights, and write a line per way.
 
+    The choice is "never" where the three ways are not equal, equal and different, in this order.
     alone: `ddp.train()`. wrap: averages gradients. average_weights: averages the weights of a model after a step.
     """
     lines = [f"averaged gradients, AdamW: {ddp.equality_line(alone, ranks.run(ddp.train, wrap))}"]
@@ -66,20 +70,26 @@ def weights_or_gradients(
 
 
 def packed_gpt() -> Packed:
-    """The 100 gradients of a GPT of 10,698,240 parameters in buckets by PyTorch's rule, in the order of backward."""
+    """Pack the 100 gradients of `GPTConfig.ten_million` by PyTorch's rule; 03.messages asks for the number of buckets.
+
+    The names stand in the order of backward. The model has 10,698,240 parameters, which are 42.8 MB in fp32.
+    """
     with torch.device("meta"):  # shapes only: nothing is allocated
         named = [(name, 4 * p.numel()) for name, p in GPT(GPTConfig.ten_million()).named_parameters()][::-1]
     return [[named[place] for place in bucket] for bucket in split_into_buckets([size for _, size in named])]
 
 
 def packed_scene(packed: Packed) -> Scene:
-    """These buckets, as wide as their bytes."""
-    title = "100 gradients in their buckets, as wide as their bytes"
+    """Draw these buckets, as wide as their bytes."""
+    title = f"{sum(map(len, packed))} gradients in their buckets, as wide as their bytes"
     return buckets_scene(packed, cap=25 * MIB, first_cap=MIB, title=title)
 
 
 def sleeping_hooks(pause: float = 0.05) -> tuple[str, str]:
-    """What backward does while the hooks of an MLP sleep, and a line with all hooks in their order and their thread."""
+    """Find what backward does while the hooks of an MLP sleep, as a choice of 03.sleeping-hooks.
+
+    pause: the seconds of the sleep. Returns also a line with all hooks in their order and their thread.
+    """
     fired = ddp.hooks_fired(pause)
     threads = ", ".join(sorted({thread for _, thread, _ in fired}))
     starts = [start for _, _, start in fired]
@@ -90,13 +100,13 @@ def sleeping_hooks(pause: float = 0.05) -> tuple[str, str]:
 
 
 def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
-    """The opening's step in four ways at `speed` MB/s: predicted, and emulated on four ranks with modelled compute."""
+    """Run the opening's step in four ways at `speed` MB/s: predicted, and emulated on four ranks with paced compute."""
     link = Link(latency=1e-3, bandwidth=speed * 1e6)
     return emulate_ddp_strategies(ddp.sixteen_gradients(), link=link, bucket_cap_mb=2)
 
 
 def fastest_first(steps: Steps) -> list[str]:
-    """The four ways in words, the shortest step first."""
+    """Sort the four ways, as the choices of 03.second-fastest, by their step, the shortest first."""
     return [WAYS[name] for name in _names_fastest_first(steps)]
 
 
@@ -105,7 +115,7 @@ def _names_fastest_first(steps: Steps) -> list[str]:
 
 
 def ways_scene(predicted: Steps, emulated: Steps) -> Scene:
-    """The predicted steps at 400 MB/s, the fastest first, with the emulated durations in brackets."""
+    """Draw the predicted steps at 400 MB/s, the fastest first, with the emulated durations in brackets."""
     shown = [
         replace(predicted[name].for_rank(0), title=f"{name} ({emulated[name].duration * 1e3:.0f} ms)")
         for name in _names_fastest_first(predicted)
@@ -114,7 +124,10 @@ def ways_scene(predicted: Steps, emulated: Steps) -> Scene:
 
 
 def naive_and_overlapped_here(ranks: Ranks, emulated: Steps) -> str:
-    """A sentence: how much longer naive takes than overlapped, emulated, and measured on this machine's free clock."""
+    """Say how much longer naive takes than overlapped, emulated, and measured on this machine without any pacing.
+
+    The MLP of 21 million parameters is `ddp.SIX_LAYERS`.
+    """
     times = emulated["naive"].duration / emulated["overlapped"].duration
     seconds = ranks[:2].run(ddp.seconds_of_naive_and_overlapped)
     naive, overlapped = (max(by_rank) for by_rank in zip(*seconds, strict=True))
@@ -127,12 +140,14 @@ def naive_and_overlapped_here(ranks: Ranks, emulated: Steps) -> str:
 
 
 def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
-    """What four of four micro-batches under no_sync do; the messages with 0, 3 and 4 of them, and their gradients."""
+    """Find what four of four micro-batches under no_sync do, as a choice of 03.quiet.
+
+    Returns also a picture of the messages with 0, 3 and 4 of them, and a text about their gradients.
+    """
     runs = {number: ranks.run(ddp.accumulate, number) for number in (0, 3, 4)}
     sent = {f"{number} under no_sync": run[0][0] for number, run in runs.items()}
-    same, lost = (
-        ddp.equality_line(runs[0][0][1], [state for _, state in runs[number]]) for number in (3, 4)
-    )  # compared with a step that sends after every micro-batch
+    # Compared with a step that sends after every micro-batch.
+    same, lost = (ddp.equality_line(runs[0][0][1], [state for _, state in runs[number]]) for number in (3, 4))
     is_silent = not runs[4][0][0] and lost.startswith("not equal")
     said = "no error, and every rank trains alone" if is_silent else "no error, and one large message at the step"
     scene = payloads_scene(sent, title="Payload of each rank's all-reduces in a step of four micro-batches")
@@ -143,7 +158,11 @@ def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
 
 
 def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
-    """What differs from one process under DDP with BatchNorm, and two lines each for BatchNorm and SyncBatchNorm."""
+    """Find what differs from one process under DDP with BatchNorm, as a choice of 03.statistics.
+
+    "only the gradients" is no choice there, so it does not match. Returns also two lines each for BatchNorm and
+    SyncBatchNorm.
+    """
     alone = ddp.batch_norm_gradients()
     results, synced = (ranks.run(ddp.batch_norm_gradients, synced=one) for one in (False, True))
     said = {
@@ -162,13 +181,16 @@ def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
 
 
 def _line_of_part(alone: Tensors, results: Sequence[Tensors], part: str) -> str:
-    """Whether the tensors with `part` in their name are those of one process, as `ddp.equality_line` says it."""
+    """Say whether the tensors with `part` in their name are those of one process, as `ddp.equality_line` does."""
     alone, *results = [{name: state[name] for name in state if part in name} for state in (alone, *results)]
     return ddp.equality_line(alone, results)
 
 
 def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tuple[int, Scene]:
-    """How many messages PyTorch's DDP sends in two steps, and the messages of each step, of ours and of theirs."""
+    """Count the messages that PyTorch's DDP sends in two steps, for 03.two-steps, and draw those of each step.
+
+    The picture has this course's DDP, too. theirs: wraps a model in PyTorch's DDP.
+    """
     ours_sent, theirs_sent = (ranks.run(ddp.message_sizes, wrap)[0] for wrap in (DistributedDataParallel, theirs))
     logs = {"this course's": ours_sent, "PyTorch's": theirs_sent}
     rows = {f"{who}, step {step + 1}": log[step] for step in (0, 1) for who, log in logs.items()}
@@ -177,19 +199,23 @@ def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tu
 
 
 def bytes_by_packing(ranks: Ranks, packed: Packed) -> tuple[str, str]:
-    """Which way of packing makes a rank send most, and what it sends in each: counted on the ring of chapter 01."""
+    """Find which way of packing makes a rank send most, as a choice of 03.bytes: counted on the ring of chapter 01.
+
+    Where one way sends more, its name with the counts is none of the choices. Returns also what a rank sends in each.
+    """
     buckets = [sum(size for _, size in bucket) for bucket in packed]
     single = [size for bucket in packed for _, size in bucket]
-    ways = {
-        f"{len(single)} messages": single, f"{len(buckets)} buckets": buckets, "one message": [sum(single)],
-    }  # fmt: skip
+    ways = {f"{len(single)} messages": single, f"{len(buckets)} buckets": buckets, "one message": [sum(single)]}
     counted = {name: ranks.run(ddp.sent_by_rings, sizes)[0] for name, sizes in ways.items()}
     said = "all of them the same" if len(set(counted.values())) == 1 else max(counted, key=counted.get)
     return said, "Sent by each rank. " + ", ".join(f"{name}: {size / 1e6:.1f} MB" for name, size in counted.items())
 
 
 def ring_times(packed: Packed) -> Scene:
-    """The milliseconds of a ring on four ranks without latency, over the network's speed, next to a backward."""
+    """Draw the milliseconds of a ring on four ranks without latency, over the network's speed, next to a backward.
+
+    The backward of 70 ms is an example that the chapter's text chooses.
+    """
     num_bytes, speeds = sum(size for bucket in packed for _, size in bucket), (1, 10, 100, 1000)
     links = [Link(latency=0, bandwidth=speed * 1e9 / 8) for speed in speeds]
     taken = [1e3 * costs.seconds("all_reduce", num_bytes, 4, link, "ring") for link in links]
@@ -199,12 +225,15 @@ def ring_times(packed: Packed) -> Scene:
         x=Axis(name="Gb/s", ticks=speeds, log=True),
         y=Axis(name="ms", ticks=(0.1, 1, 10, 100, 1000), log=True),
         marks=[(*reduced[1], f"{reduced[1][1]:.1f} ms at 10 Gb/s")],
-        title="42.8 MB, four ranks: where the all-reduce is below the backward, it can hide",
+        title=f"{num_bytes / 1e6:.1f} MB, four ranks: where the all-reduce is below the backward, it can hide",
     )
 
 
 def one_and_two_ranks_here(ranks: Ranks) -> str:
-    """A sentence: how much longer two ranks take than one on this machine, for the same 32 examples."""
+    """Say how much longer two ranks take than one on this machine, for the same 32 examples.
+
+    The 19 MB are the gradients of the MLP of 4.7 million parameters in `ddp.step_seconds`.
+    """
     one, two = ranks[:1].run(ddp.step_seconds, 32)[0], max(ranks[:2].run(ddp.step_seconds, 32))
     return (
         f"On this machine two ranks take {two / one:.1f} times as long as one for the same 32 examples, with 19 MB of "
@@ -213,24 +242,31 @@ def one_and_two_ranks_here(ranks: Ranks) -> str:
 
 
 def gains_on_three_links(known: dict[int, tuple[Steps, Steps]]) -> tuple[str, str, Scene]:
-    """On which link overlap saves most, predicted and emulated, and the steps. known: results by speed in MB/s."""
+    """Find on which link overlap saves most, as choices of 03.gain: predicted and emulated. Draw the steps, too.
+
+    known: results of `step_in_four_ways` by speed in MB/s, so that they need not run again.
+    """
     links = {speed: known.get(speed) or step_in_four_ways(speed) for speed in (40, 100, 400)}
-    gains = [
-        {speed: 1 - runs[n]["overlapped"].duration / runs[n]["bucketed"].duration for speed, runs in links.items()}
-        for n in (0, 1)
-    ]
-    predicted, emulated = (f"{max(gain, key=gain.get)} MB/s" for gain in gains)
+    predicted = {speed: steps for speed, (steps, _) in links.items()}
+    emulated = {speed: steps for speed, (_, steps) in links.items()}
+    gains, gains_emulated = ({speed: _gain(steps) for speed, steps in runs.items()} for runs in (predicted, emulated))
     shown = [
-        replace(runs[0]["overlapped"].for_rank(0), title=f"{speed} MB/s: {gains[0][speed]:.0%} shorter")
-        for speed, runs in links.items()
+        replace(steps["overlapped"].for_rank(0), title=f"{speed} MB/s: {gains[speed]:.0%} shorter")
+        for speed, steps in predicted.items()
     ]
-    ends = [(runs[0]["bucketed"].duration, "bucketed") for runs in links.values()]
+    ends = [(steps["bucketed"].duration, "bucketed") for steps in predicted.values()]
     title = "Overlapped, on three links; bucketed ends at the dashed line"
-    return predicted, emulated, timeline_scene(*shown, marks=ends, title=title)
+    best, best_emulated = (f"{max(gain, key=gain.get)} MB/s" for gain in (gains, gains_emulated))
+    return best, best_emulated, timeline_scene(*shown, marks=ends, title=title)
+
+
+def _gain(steps: Steps) -> float:
+    """The share of a bucketed step that overlap saves."""
+    return 1 - steps["overlapped"].duration / steps["bucketed"].duration
 
 
 def streams_scene(layers: int = 6) -> Scene:
-    """Who does what in one step on a GPU, by a model with round numbers: CPU, compute stream and NCCL's stream.
+    """Draw one step on a GPU by a model with round numbers: what the CPU, the compute stream and NCCL's stream do.
 
     The CPU needs 1 ms to enqueue a layer's forward or backward, or an all-reduce. The GPU computes a forward in 2 ms
     and a backward in 4 ms. Two layers share a bucket, and its all-reduce takes 6 ms. Each starts when it was enqueued,
@@ -256,17 +292,17 @@ def streams_scene(layers: int = 6) -> Scene:
     wait = {"name": "loss.item() waits", "start": free["host"], "end": free["compute"]}
     spans.append(Span(rank=0, lane="host", kind="waiting", **wait))
     timeline = Timeline(spans=tuple(spans), source="predicted", title="a model with round numbers")
-    return timeline_scene(
-        timeline, names=["GPU"], title="One step: the GPU computes, NCCL communicates, the CPU enqueues"
-    )
+    title = "One step: the GPU computes, NCCL communicates, the CPU enqueues"
+    return timeline_scene(timeline, names=["GPU"], title=title)
 
 
 # ---- stations G and H ----
 
 
 def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callable) -> tuple[str, str]:
-    """Where PyTorch's DDP raises first if rank 1 skips a layer, and what it says.
+    """Find where PyTorch's DDP raises first if rank 1 skips a layer, as a choice of 03.skips, and what it says.
 
+    Where that is anywhere else, the first sentence of the error stands for the choice, and matches none.
     three_steps: the notebook's function, which trains for three steps under a DDP and returns "done".
     """
     said = str(failure_of(ranks, three_steps, theirs))
@@ -280,7 +316,11 @@ def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callabl
 
 
 def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Scene, str]:
-    """Who waits if rank 0 has a batch more, a picture, and the report. epoch: the notebook's loop, run without join."""
+    """Find who waits if rank 0 has a batch more, as a choice of 03.uneven; a picture, and the report.
+
+    Where anyone else waits, the first line of the report stands for the choice, and matches none.
+    epoch: the notebook's loop, which is run without join.
+    """
     said = str(failure_of(ranks, epoch, False))
     in_backward = "rank 0 waits in all_reduce" in said and ".backward()" in said
     waits = "rank 0, in the backward of its third batch" if in_backward else said.splitlines()[0]
@@ -290,18 +330,22 @@ def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Sce
 
 
 def likely_message(num_elements: int, dtype: torch.dtype, cap: int = 25 * MIB) -> tuple[str, str]:
-    """What a DDP job most likely sent in an all-reduce of so many elements, and a line with its bytes and the cap's.
+    """Say what a DDP job most likely sent in an all-reduce of so many elements, as a choice of 03.watchdog.
 
-    A bucket closes with the gradient that takes it to its cap, so its size is a little above the cap.
+    Returns also a line with its bytes and those of the cap. A bucket closes with the gradient that takes it to its
+    cap, so its size is a little above the cap.
     """
     num_bytes = num_elements * dtype.itemsize
-    is_bucket = cap <= num_bytes < 1.01 * cap
+    is_bucket = cap <= num_bytes < 1.01 * cap  # the message in the question is 0.3 % above the cap
     said = "a bucket that has just reached its cap" if is_bucket else "all of its gradients in one message"
     return said, f"The message has {num_bytes:,} B, and a bucket closes at {cap:,} B."
 
 
 def epochs_of_sampler() -> tuple[str, str]:
-    """What the second epoch is without set_epoch, and the shares of four ranks in two epochs without and with it."""
+    """Find the order of the second epoch without set_epoch, as a choice of 03.second-epoch.
+
+    Returns also the shares of four ranks in two epochs without and with it.
+    """
     without, with_it = ddp.sampler_orders(False), ddp.sampler_orders(True)
     lines = [
         f"{name} `set_epoch`, epoch {n}: ranks 0 to 3 have " + " · ".join(", ".join(map(str, part)) for part in epoch)
@@ -313,7 +357,7 @@ def epochs_of_sampler() -> tuple[str, str]:
 
 
 def rehearsed_with_global_rank() -> tuple[str, str]:
-    """What a rehearsal finds where `train_ddp` takes RANK for LOCAL_RANK: on two machines with one GPU each, and where.
+    """Rehearse `train_ddp` with RANK in place of LOCAL_RANK on two machines, and find the choice of 03.gpu-number.
 
     The text also says what a rehearsal of the script finds as it is.
     """
@@ -322,9 +366,8 @@ def rehearsed_with_global_rank() -> tuple[str, str]:
         args = [f"{folder}/checkpoint.pt", "1"]
         clean = rehearse(script, nproc=2, args=args)
         changed = rehearse(script.replace('"LOCAL_RANK"', '"RANK"'), nproc=1, nnodes=2, args=[f"{folder}/new.pt", "1"])
-    mistakes = [one for one in changed.findings if one.is_mistake]
     said = "rank 1 fails when it chooses its GPU"
-    is_ordinal = bool(mistakes) and "invalid device ordinal" in str(changed)
+    is_ordinal = any(one.is_mistake for one in changed.findings) and "invalid device ordinal" in str(changed)
     wrong = "both ranks train, each on its own GPU" if changed.ok else "both ranks wait in the first all-reduce"
     error = next((line.strip() for line in str(changed).splitlines() if "invalid device ordinal" in line), "")
     text = f"with `LOCAL_RANK`: {clean.headline}\n\nwith `RANK`: {changed.headline} {error}"

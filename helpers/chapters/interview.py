@@ -2,7 +2,16 @@
 
 The cells show the subject's own code, such as the ring of ring attention or the loop that loses work to failures. The
 functions here run this code on live ranks, compare it with one process, or format what it found. A function that
-returns lines returns one text, with line breaks.
+returns lines returns one text, with line breaks. Where a docstring names a guess, such as interview.batch, the first
+value is one of its choices (helpers/chapters/__init__.py has the rule). The sections, in the order of the notebook:
+
+how many GPUs                    the model states of a model, and the GPUs that hold them
+which strategy                   who talks to whom on each axis, and what the planner advises on each network
+claims                           wrong and true claims to judge
+long sequences and experts       ring attention, Ulysses and a mixture of experts, each compared with one process
+the compiler and new weights     graphs that torch.compile gets, and what PPO and GRPO need
+a job that runs for months       how often to save, slow steps in a log, and going on with fewer ranks
+older questions                  LLaMA 65B on four V100s, the planner's answers, and two very wide layers
 """
 
 from __future__ import annotations
@@ -52,7 +61,8 @@ def sharded_states_scene(num_params: int) -> Scene:
     """The model states per GPU under ZeRO-3 on 16, 32 and 64 GPUs."""
     states = {f"ZeRO-3 on {size}": model_states(num_params, Plan(dp=size, zero=3)) for size in (16, 32, 64)}
     title = f"Model states of {num_params / 1e9:.0f}B parameters per GPU"
-    return memory_scene(states, capacity=USABLE * H100.memory, capacity_name="94 % of 80 GB", title=title)
+    usable = f"{100 * USABLE:.0f} % of {H100.memory / 1e9:.0f} GB"
+    return memory_scene(states, capacity=USABLE * H100.memory, capacity_name=usable, title=title)
 
 
 def gpu_counts(models: Sequence[int]) -> str:
@@ -103,6 +113,7 @@ SHOWN_BY = {
     "zero-1-sends-like-ddp": ("08_zero", "traffic-table"),
     "one-f-one-b-idles-as-long": ("06_pipeline", "emulate"),
 }
+# A true claim is a Myth without a run, so that one layout of cards serves wrong and true claims.
 TRUE_CLAIMS = tuple(
     Myth(
         id=claim, claim=true_claims[f"{claim}.claim"], truth=true_claims[f"{claim}.truth"], run="", finds=(),
@@ -113,20 +124,23 @@ TRUE_CLAIMS = tuple(
 
 
 class Claims:
-    """The claims with these names, wrong or true, each with its answer folded, and the other wrong ones in one fold."""
+    """The claims with these names, wrong or true, each with its answer folded, and the other wrong ones in one fold.
+
+    shown: the named claims. others: the rest of the wrong ones.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         by_name = {one.id: one for one in (*myths(), *TRUE_CLAIMS)}
-        self.first = Myths(by_name.pop(name) for name in names)
+        self.shown = Myths(by_name.pop(name) for name in names)
         self.others = Myths(one for one in by_name.values() if one not in TRUE_CLAIMS)
 
     def __repr__(self) -> str:
-        claims = "\n".join(f"- {one.claim.en}" for one in self.first)
-        return f"Claims to judge: {len(self.first)}, and {len(self.others)} more wrong claims\n{claims}"
+        claims = "\n".join(f"- {one.claim.en}" for one in self.shown)
+        return f"Claims to judge: {len(self.shown)}, and {len(self.others)} more wrong claims\n{claims}"
 
     def _repr_html_(self) -> str:
         summary = f"{len(self.others)} more wrong claims · 另外 {len(self.others)} 条错误的说法"
-        return section(self.first.document, fold(summary, self.others.document)).html
+        return section(self.shown.document, fold(summary, self.others.document)).html
 
 
 def refuted_line(refutations: Sequence[Refutation]) -> str:
@@ -157,7 +171,9 @@ def merge_heads(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> t
 def attention_in_both_ways(
     ranks: Ranks, qkv: Tensor, ring: Callable[[Tensor], Tensor], ulysses: Callable[[Tensor], Tensor]
 ) -> tuple[dict[str, int], str]:
-    """Bytes that a rank sends in each way, by name, and lines that say so.
+    """Count the bytes that a rank sends in each way, and write lines that say so.
+
+    The names of the ways are the choices of interview.context.
 
     qkv: query, key and value of all tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output
     for this rank's tokens, (heads, own tokens, head_dim). AssertionError where an output differs from one process, or
@@ -197,7 +213,7 @@ def routed_tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def tokens_per_expert(ranks: Ranks, moe: Callable[..., tuple[Tensor, int]]) -> list[int]:
-    """Tokens that each of four experts gets under `routed_tokens`.
+    """Count the tokens that each of four experts gets under `routed_tokens`; interview.busiest asks for the most.
 
     moe(tokens, chosen, weights, experts) gets one rank's part, and returns its output, (8, 16), and how many tokens
     came to its expert. AssertionError where the output differs from one process.
@@ -242,7 +258,7 @@ Prepare = Callable[[nn.Module, Callable, DeviceMesh], nn.Module]
 
 
 def linear_layers_by_graph(prepare: Prepare) -> list[int]:
-    """The number of linear layers in each graph that the compiler gets in one step of EightBlocks.
+    """Count the linear layers in each graph that the compiler gets in one step of EightBlocks, for interview.regional.
 
     prepare(model, compiler, mesh) compiles the model with the backend `compiler`, which compiles nothing and counts. It
     may wrap the model with FSDP2 or DDP on `mesh`, which is this process alone.
@@ -321,11 +337,12 @@ def interval_lines(share_lost: Callable[[float, float, float], float], *, save: 
 
 
 def slow_step_lines() -> str:
-    """Lines: what stays the same for two causes of slow steps when a step takes 0.8 s in place of 0.5 s."""
+    """Write lines for interview.slow: what stays the same for two causes when a step takes 0.8 s in place of 0.5 s."""
     lines = []
     for name, every_steps in {"a cause in the loop": True, "a cause outside": False}.items():
-        found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
-        same = "steps" if found[0][0] == found[1][0] else "minutes"
+        # Steps and minutes from one slow step to the next, when a step takes 0.5 s, and when it takes 0.8 s.
+        (steps, _), (steps_later, _) = found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
+        same = "steps" if steps == steps_later else "minutes"
         assert same == ("steps" if every_steps else "minutes")
         periods = ", then ".join(f"every {steps} steps = {minutes} min" for steps, minutes in found)
         lines.append(f"{name}: {periods}; the same in {same}")
@@ -355,14 +372,16 @@ Training = tuple[Tensor, Tensor, int]  # weights, momentum, samples read
 
 
 def resumed_on_three(ranks: Ranks, three_steps: Callable[..., Training]) -> tuple[str, str]:
-    """The batch with which three ranks continue like one process, in the words of the question, and lines.
+    """Find the batch with which three ranks continue like one process, as a choice of interview.batch, and say so.
 
     three_steps(data, state, global_batch) trains three steps on the ranks that call it. Four ranks with 3 samples each
     train first, and three ranks continue from their state.
     """
     torch.manual_seed(0)
-    data, start = torch.randn(72, 5).double(), (torch.zeros(5).double(), torch.zeros(5).double(), 0)
-    alone = ranks[:1].run(three_steps, data, ranks[:1].run(three_steps, data, start, 12)[0], 12)[0]
+    data = torch.randn(72, 5).double()
+    start = (torch.zeros(5).double(), torch.zeros(5).double(), 0)
+    half_way_alone = ranks[:1].run(three_steps, data, start, 12)[0]
+    alone = ranks[:1].run(three_steps, data, half_way_alone, 12)[0]
     saved = ranks.run(three_steps, data, start, 12)[0]
     equal, lines = [], []
     for name, batch in {"4 samples per rank, 12 in all": 12, "3 samples per rank, 9 in all": 9}.items():
@@ -384,7 +403,7 @@ TWO_WIDE_LAYERS = ModelSpec(num_layers=2, hidden=14_336, num_heads=112, vocab=50
 
 
 def ways_on_four_v100s() -> tuple[str, str]:
-    """The only way to train LLaMA 65B that fits four V100s, and lines about three ways.
+    """Find the only way to train LLaMA 65B that fits four V100s, as a choice of interview.v100, and describe three.
 
     AssertionError where the memory that the device reports decides otherwise than the data sheet's.
     """
@@ -407,7 +426,9 @@ def ways_on_four_v100s() -> tuple[str, str]:
 
 
 def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str, str], str]:
-    """The planner's strategy for each question, or "nothing fits", and lines with its plans.
+    """Ask the planner for its strategy for each question, or "nothing fits", and write lines with its plans.
+
+    The first value has them by question. That of the model on one RTX 4090 is a choice of interview.small.
 
     questions: name -> (preset of a model, name of a cluster).
     """
@@ -421,7 +442,10 @@ def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str,
 
 
 def two_wide_layers() -> tuple[Advice, Scene]:
-    """The planner's advice for a model of two very wide layers on four V100s, and the memory of four strategies."""
+    """Ask the planner about a model of two very wide layers on four V100s, and draw the memory of four strategies.
+
+    The `strategy` of the advice is a choice of interview.largest.
+    """
     found = advise(TWO_WIDE_LAYERS, CLUSTERS["4 V100"])
     needs = {name: found[name].memory for name in ("PP", "ZeRO-1", "ZeRO-3", "TP")}
     title = "Two very wide layers on four V100s"

@@ -6,6 +6,10 @@ backward take the given seconds. Functions whose docstring begins with "On a ran
 in each process of a pool and returns the list of results. Those for buckets need ranks with the emulated link
 TUNING_LINK. Functions that end in `_scene` return a picture. A `TraceRun` is what torch.profiler recorded of a job,
 read from its files: steps and a timeline by rank.
+
+Where a docstring names a guess, such as 10.moving, the text that is returned is one of the choices of that guess in the
+notebook, word for word (helpers/chapters/__init__.py has the rule). The limits between two choices lie about halfway
+between what the choices say.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from helpers.specs import Link
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8  # of the job: layers and their width, rows of a batch, steps
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-SLOW_RANK = (2, 1.5)  # which rank is slow, and the share of its compute that is added: it takes 2.5 times as long
+SLOW_RANK, ADDED_SHARE = 2, 1.5  # the slow rank of `slow_job`, whose compute takes 1 + 1.5 times as long
 ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to compute a step; items of a batch
 
 
@@ -68,8 +72,8 @@ class SlowRows(Dataset):
 def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     """On a rank: torch's DDP around four paced layers, an optimizer, and batches for eight steps.
 
-    It is the repaired version of `slow_job`. slower: by which share of its compute this rank is slower than `FORWARD`
-    and `BACKWARD` say, as 1.5 for 2.5 times the seconds.
+    slower: by which share of its compute this rank is slower than `FORWARD` and `BACKWARD` say, as 1.5 for 2.5 times
+    the seconds. `slow_job` is this job with one slow rank.
     """
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
@@ -82,23 +86,26 @@ def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, Da
 
 
 def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
-    """On a rank: the same job, in which the rank of SLOW_RANK is slow."""
-    slow_rank, slower = SLOW_RANK
-    return fixed_job(slower if dist.get_rank() == slow_rank else 0.0)
+    """On a rank: the job of `fixed_job`, in which SLOW_RANK is slow."""
+    return fixed_job(ADDED_SHARE if dist.get_rank() == SLOW_RANK else 0.0)
 
 
 def parts_of_a_step(run: TraceRun) -> tuple[int, dict[int, dict[str, float]]]:
     """The number of the shortest step, and in it, for each rank, the seconds of each part such as "compute".
 
-    The shortest, because all steps have the same work, and the machine may be busy in another one. A `Waterfall`
-    divides each step of each rank into parts.
+    All steps do the same work, so a longer step is one in which this machine was busy with something else as well. A
+    `Waterfall` divides each step of each rank into parts.
     """
     waterfall = Waterfall.of(run)
-    tables = waterfall.tables
-    # A table has a dict of seconds by part for each step. A step is as long as on the rank where it is longest.
-    lengths = [max(sum(table[i].values()) for table in tables.values()) for i in range(len(waterfall.steps))]
-    index = lengths.index(min(lengths))
-    return waterfall.steps[index], {rank: table[index] for rank, table in tables.items()}
+    seconds = _seconds_by_step(waterfall)
+    index = seconds.index(min(seconds))
+    return waterfall.steps[index], {rank: table[index] for rank, table in waterfall.tables.items()}
+
+
+def _seconds_by_step(waterfall: Waterfall) -> list[float]:
+    """The seconds of each step on the rank where it is longest."""
+    by_step = zip(*waterfall.tables.values(), strict=True)  # for each step the parts of all ranks
+    return [max(sum(parts.values()) for parts in by_rank) for by_rank in by_step]
 
 
 def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
@@ -120,7 +127,7 @@ def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
 
 def opening_scene() -> Scene:
     """What a log says of each rank of `slow_job`, predicted: every step is as long as that of the slow rank."""
-    step = LOADING + LAYERS * (FORWARD + BACKWARD) * (1 + SLOW_RANK[1])
+    step = LOADING + LAYERS * (FORWARD + BACKWARD) * (1 + ADDED_SHARE)
     row = [Part(text="", kind="data", size=LOADING), Part(text="busy", kind="other", size=step - LOADING)]
     name = "each of four ranks"
     ends = {name: f"{step * 1e3:.0f} ms, busy {1 - LOADING / step:.0%}"}  # waiting in a message counts as busy
@@ -129,9 +136,9 @@ def opening_scene() -> Scene:
 
 
 def own_parts_scene(parts: dict[str, float]) -> tuple[Scene, str]:
-    """A step as the trace of one rank shows it, in which waiting is part of an all-reduce; and its longest part.
+    """Draw a step as the trace of one rank shows it, in which waiting is part of an all-reduce.
 
-    The longest part besides compute, as a choice of the guess 10.spent.
+    Returns the picture, and the longest part besides compute, as a choice of 10.spent.
     """
     own = {part: seconds for part, seconds in parts.items() if part != "waiting"}
     own["communication"] += parts["waiting"]
@@ -141,15 +148,19 @@ def own_parts_scene(parts: dict[str, float]) -> tuple[Scene, str]:
 
 
 def messages_scene(run: TraceRun, number: int, rank: int) -> tuple[Scene, str]:
-    """A rank's step with its messages divided, and during which part of them bytes move, as a choice of 10.moving."""
+    """Draw a rank's step with its messages divided into waiting and moving bytes.
+
+    Returns the picture, and during which share of its messages bytes move, as a choice of 10.moving.
+    """
     own = [message for message in run.messages if (message.rank, message.step) == (rank, number)]
     seconds = [(one.end - max(one.ready, one.last_ready), one.end - one.ready) for one in own]
     share = sum(moving for moving, _ in seconds) / sum(both for _, both in seconds)
     shown = spans_of_a_step(run, number, rank)
-    words = {"title": "The same step, emulated: compute, messages, and waiting for others"}
-    words["summary"] = f"Of all message time {share:.0%} is moving bytes."
+    captions = {"title": "The same step, emulated: compute, messages, and waiting for others"}
+    captions["summary"] = f"Of all message time {share:.0%} is moving bytes."
     steps = {rank: [(shown.start, f"step {number}")]}
-    scene = trace_scene(shown, start=shown.start, end=shown.end, ranks=[rank], steps=steps, **words)
+    scene = trace_scene(shown, start=shown.start, end=shown.end, ranks=[rank], steps=steps, **captions)
+    # 1/3 is what the choice says; 2/3 is as far above a half as 1/3 is below it.
     texts = {1 / 3: "less than a third of it", 2 / 3: "about a half of it"}
     return scene, next((text for limit, text in texts.items() if share < limit), "nearly all of this time")
 
@@ -180,14 +191,11 @@ def steps_scene(steps: dict[str, dict[str, float]], *, title: str) -> Scene:
 
 
 def shortened_by(before: TraceRun, after: TraceRun) -> str:
-    """By how much a step became shorter, as a choice of 10.mended, from the step that the machine disturbed least."""
-
-    def shortest(run: TraceRun) -> float:
-        steps = zip(*Waterfall.of(run).tables.values(), strict=True)  # for each step the parts of all ranks
-        return min(max(sum(parts.values()) for parts in by_rank) for by_rank in steps)
-
-    computed = SLOW_RANK[1] * LAYERS * (FORWARD + BACKWARD)  # seconds that the slow rank computes less
-    share = (shortest(before) - shortest(after)) / computed
+    """Say by how much a step became shorter, as a choice of 10.mended, from the shortest step of each run."""
+    with_slow, without = (min(_seconds_by_step(Waterfall.of(run))) for run in (before, after))
+    computed = ADDED_SHARE * LAYERS * (FORWARD + BACKWARD)  # seconds that the slow rank computes less: 0.096
+    share = (with_slow - without) / computed
+    # The limits lie between the choices, which are 1/4, 1/2 and all of `computed`.
     texts = {0.37: "about 24 ms", 0.7: "about 48 ms"}
     return next((text for limit, text in texts.items() if share < limit), "about 96 ms")
 
@@ -203,7 +211,10 @@ def who_meets_whom_scene() -> Scene:
 
 
 def hang_step(report: HangReport) -> str:
-    """The step in which the script hangs, as a choice of 10.stands: its n-th call belongs to step n - 1."""
+    """Say in which step the script hangs, as a choice of 10.stands: its n-th call belongs to step n - 1.
+
+    Only step 7 is the last one of the script, so for any other step the text is none of the choices.
+    """
     return f"in step {report.cause.divergence.number - 1}, the last"
 
 
@@ -258,7 +269,7 @@ def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[st
 
 
 def what_differs(losses_differ: bool, norms_differ: bool) -> str:
-    """What differs between two ranks, as a choice of 10.drift."""
+    """Say what differs between two ranks, as a choice of 10.drift."""
     if losses_differ == norms_differ:
         return "both" if losses_differ else "neither"
     return "the loss" if losses_differ else "the weights of the LayerNorm"
@@ -279,7 +290,8 @@ def interface_changed_after_init(name: str) -> list[str]:
 
     Returns what this group does then, and what a new group does: "runs", or the message of an error.
     """
-    before, group, outcomes = os.environ.get("GLOO_SOCKET_IFNAME"), dist.new_group(backend="gloo"), []
+    # Every rank has the variable: whoever starts it sets it to the loopback interface (ranks/processes/spec.py).
+    before, group, outcomes = os.environ["GLOO_SOCKET_IFNAME"], dist.new_group(backend="gloo"), []
     os.environ["GLOO_SOCKET_IFNAME"] = name
     try:
         for call in (lambda: dist.all_reduce(torch.ones(1), group=group), lambda: dist.new_group(backend="gloo")):
@@ -310,8 +322,12 @@ def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24)
 
 
 def which_queue_hides(short: float, long: float) -> str:
-    """Which queue hides a late batch, as a choice of 10.prefetch. short, long: seconds of the step with each queue."""
-    hides = [seconds < 0.13 for seconds in (short, long)]  # such a step waits for less than half of the delay
+    """Say which queue hides a late batch, as a choice of 10.prefetch.
+
+    short, long: seconds of the step with each queue.
+    """
+    # The step takes 0.02 s if all of the delay of 0.25 s is hidden. Below 0.13 s it waits for less than half of it.
+    hides = [seconds < 0.13 for seconds in (short, long)]
     return "both" if all(hides) else "only the long one" if hides[1] else "neither"
 
 
@@ -400,14 +416,14 @@ def step_seconds_of_our_ddp(num_layers: int, *, overlap: bool = True, in_order: 
 
 
 def buckets_scene(ranks: Ranks) -> tuple[Scene, str, str]:
-    """Seconds of a step by layers per bucket.
+    """Draw the seconds of a step by layers per bucket.
 
     Returns the picture, and the best of 1, 2, 4 and 16 layers, as predicted and as emulated, as choices of 10.bucket.
     """
     sizes, emulated = (1, 2, 4, 8, 16), {}
     for size in (1, 2, 4, 16):
-        steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
-        _, *later = steps  # DDP rebuilds its buckets after the first step
+        # For each step the seconds of all ranks, without the first step, after which DDP rebuilds its buckets.
+        _, *later = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
         # A step lasts until its slowest rank ends. Of the steps, the one that the machine disturbed least counts.
         emulated[size] = min(max(by_rank) for by_rank in later)
     curves = {"predicted": [(size, predicted_step_seconds(size) * 1e3) for size in sizes]}
@@ -420,10 +436,10 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, str, str]:
 
 
 def registration_order_scene(ranks: Ranks) -> tuple[Scene, str]:
-    """Steps without overlap, and with layers registered in the wrong and in the right order.
+    """Draw steps without overlap, and with layers registered in the wrong and in the right order.
 
-    Returns the picture, and which steps the wrong order slows down, as a choice of 10.order.
-    DDP fills its buckets in the reverse order of registration, and learns the real order in the first step.
+    Returns the picture, and which steps the wrong order slows down, as a choice of 10.order. DDP fills
+    its buckets in the reverse order of registration, and learns the real order in the first step.
     """
 
     def slowest_ms(**options: bool) -> list[float]:

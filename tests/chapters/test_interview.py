@@ -27,17 +27,17 @@ def ranks():
 def test_a_few_claims_are_in_view_and_all_others_are_one_click_away():
     names = ["mean-of-means", "busy-is-fast"]
     view = interview.Claims(names)
-    assert [one.id for one in view.first] == names
-    assert len(view.first) + len(view.others) == len(myths())
+    assert [one.id for one in view.shown] == names
+    assert len(view.shown) + len(view.others) == len(myths())
     html = view._repr_html_()
-    assert html.index(f"{len(view.others)} more wrong claims") > html.index(view.first[1].claim.zh)
+    assert html.index(f"{len(view.others)} more wrong claims") > html.index(view.shown[1].claim.zh)
     assert view.others[0].claim.en not in repr(view)
 
 
 def test_the_true_claims_stand_among_the_wrong_ones_and_are_true(ranks):
     names = ["mean-of-means", "zero-1-sends-like-ddp", "one-f-one-b-idles-as-long"]
     view = interview.Claims(names)
-    assert [one.id for one in view.first] == names and len(view.others) == len(myths()) - 1
+    assert [one.id for one in view.shown] == names and len(view.others) == len(myths()) - 1
     sent = zero_1_costs_traffic(ranks)
     assert sent["stage_1"] == pytest.approx(sent["data_parallel"])
     idle = one_f_one_b_has_a_smaller_bubble(ranks)
