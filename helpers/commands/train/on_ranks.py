@@ -41,7 +41,9 @@ class StepReport:
     """What one rank measured in one step.
 
     loss: of the whole batch, equal on all ranks. norm: of all gradients before clipping. seconds: of the step.
-    stop_requested: whether this rank received a signal to stop.
+    stop_requested: whether a signal to stop had come before the step: under torchrun to this rank, elsewhere to the
+    main process, which tells all ranks the same. The loop reads it under torchrun only, where a signal may have reached
+    some ranks and not others.
     memory, timeline, sent: peak memory by kind, spans, and bytes sent on each axis, only where they were recorded.
     """
 
@@ -79,12 +81,8 @@ class TrainingRun:
         tokens, targets = (part.to(self.device) for part in batch)
         start = time.perf_counter()
         loss = self.trainer.step(tokens, targets).item()
-        return StepReport(
-            loss=loss,
-            norm=float(self.trainer.grad_norm),
-            seconds=time.perf_counter() - start,
-            stop_requested=stop_requested,
-        )
+        norm, seconds = float(self.trainer.grad_norm), time.perf_counter() - start
+        return StepReport(loss=loss, norm=norm, seconds=seconds, stop_requested=stop_requested)
 
     def recorded_step(self, stop_requested: bool, *, with_memory: bool, with_timeline: bool) -> StepReport:
         """Trains one step and records its peak memory, or its timeline and the bytes sent on each axis.
@@ -111,8 +109,7 @@ class TrainingRun:
                 if axes := axes_along(mesh, event.group_ranks):
                     spans.append(communication_span(event, f"{axes} {event.op}"))
             spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
-            timeline = replace(timeline, spans=spans)
-            report = replace(report, timeline=timeline, sent=traffic_by_axis(comms.log, mesh))
+            report = replace(report, timeline=replace(timeline, spans=spans), sent=traffic_by_axis(comms.log, mesh))
         return report
 
 
@@ -127,9 +124,11 @@ def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
     with record_timeline(trainer.local_model, torch_optimizer(trainer), by_part=not is_pipeline) as recorder:
         if is_pipeline:
             stage.compute = partial(_compute_in_span, recorder, stage.compute, len(stage.chunks) > 1)
-        yield recorder
-    if is_pipeline:
-        del stage.compute  # the method of the class is visible again
+        try:
+            yield recorder
+        finally:
+            if is_pipeline:
+                del stage.compute  # the method of the class is visible again
 
 
 def _compute_in_span(

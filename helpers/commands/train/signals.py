@@ -1,8 +1,8 @@
 """Ends a run after the present step on Ctrl-C and SIGTERM.
 
 A rank that stopped inside a step would leave the other ranks waiting in their collectives. Usually a Ctrl-C also
-interrupts a rank that waits in gloo. Within `StopRequest`, `SIGNALS.ends_waits` of the gloo module is False, so that the
-rank goes on waiting and finishes its step with the others.
+interrupts a rank that waits in gloo. Within `StopRequest`, `SIGNALS.ends_waits` of the gloo module is False, so that
+the rank goes on waiting and finishes its step with the others.
 """
 
 from __future__ import annotations
