@@ -15,8 +15,8 @@ values at random, as the seed decides. Since cases are judged in this order, the
 
 A *world* is a number of ranks that run an answer together. A *case* is one set of inputs for them, and a `Case` says
 what is special about it. A `CommLog` is the list of the `CommEvent`s of a rank: the operations that it issued, with
-their start and end. A *mistake* is the key of a hint about a wrong solution that learners often write. `Words` is a
-text in English and Chinese.
+their start and end. A *mistake* is a wrong solution that learners often write. It is named by a key, and the hint
+about it has the same key in the hints of the task. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Judgement:
     ok: bool
     message: Words  # what is wrong, without the rank
     rank: int | None = None  # the rank (or device) concerned; None if all are
-    mistakes: tuple[str, ...] = ()  # keys of the hints whose mistakes would give this outcome
+    mistakes: tuple[str, ...] = ()  # keys of the mistakes that would give this outcome
     case: int = 0  # the number of the case
     case_description: Words = Words.of("")  # what is special about the case, and how the function was called in it
     compared: ComparedTensors | None = field(default=None, compare=False, repr=False)  # if two tensors were compared
@@ -315,10 +315,12 @@ class Task:
     make_inputs, run_submission, judge: the three parts of a task.
     hints: what to tell a learner about a mistake, by the mistake's key, in one to three sentences without a solution.
     If none are given, they are those of the task's mistakes in its lab's files (see `mistakes.hints_of`).
-    recognise_failure: the keys of the hints that fit a RunFailure; those that the task lacks do not count.
+    recognise_failure: the keys of the mistakes that fit a RunFailure; those without a hint in the task do not count.
     world_sizes: the world sizes that are tried, in this order; if none are given 1 to 5, and 1 for a single process.
-    runs_on: what a world size counts: "ranks"; "devices", simulated ones in a single process, where `make_inputs` gives
-    one dict for all of them; or "process", a single process without devices.
+    runs_on: on what the task runs, which a world size counts:
+        "ranks"    processes that talk to each other
+        "devices"  simulated devices in a single process, for all of which `make_inputs` gives one dict
+        "process"  a single process without devices, so that the only world size is 1
     cpu_seconds: processor time that one rank may use in one world. seconds: wall time of a whole check, on an idle
     machine whose ranks are started.
     variations: the inputs it is tried with. Each case is one call of `run_submission`, on the same ranks.

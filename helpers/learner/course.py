@@ -5,10 +5,11 @@ read_cells  the stations among the cells of one notebook
 week        the chapters to take before an interview, in an order in which none comes before what it needs
 
 A station is a section of a chapter's notebook. A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the
-next heading of that size ends it. ▶ marks the stations of the short path through a chapter. The cells before the first
-heading belong to the path as well; the cells after the last station, under headings without a letter, belong to no
-station. Chinese copies write the minutes as （6 分钟）. A guess is a question that a chapter asks before it shows a
-result. An exercise is a task that is also in the chapter's lab, a notebook of its own.
+next heading of that size ends it. ▶ marks the stations of the short path through a chapter, which `on_path` and
+`path_minutes` are about. The cells before the first heading belong to the short path as well; the cells after the last
+station, under headings without a letter, belong to no station. Chinese copies write the minutes as （6 分钟）. A guess
+is a question that a chapter asks before it shows a result. An exercise is a task that is also in the chapter's lab, a
+notebook of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]  # the course's folder
 NEEDS_FILE = Path(__file__).with_name("needs.yaml")  # what each chapter needs, and the week before an interview
-STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
+STATION = re.compile(r"(?P<short>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
 # The parts of a markdown cell, and of a notebook's name.
 _FENCED_CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
@@ -92,7 +93,7 @@ def _station(match: re.Match, cells: Sequence[CellData], first: int, last: int) 
         tuple(dict.fromkeys(key for text in code for key in keys(text, function))) for function in ("guess", "exercise")
     )
     return Station(
-        letter=match["letter"], title=match["title"], minutes=int(match["minutes"]), on_path=bool(match["path"]),
+        letter=match["letter"], title=match["title"], minutes=int(match["minutes"]), on_path=bool(match["short"]),
         guesses=guesses, exercises=exercises, first=first, last=last,
     )  # fmt: skip
 
@@ -154,9 +155,9 @@ def notebook_folders() -> list[Path]:
     return [ROOT / "notebooks", ROOT, here, here.parent]
 
 
-def find_notebook(path: str) -> Path | None:
+def find_notebook(file_name: str) -> Path | None:
     """A notebook of the course by its path from the folder of the chapters: "03_ddp.ipynb", "labs/03_ddp.ipynb"."""
-    return next((folder / path for folder in notebook_folders() if (folder / path).is_file()), None)
+    return next((folder / file_name for folder in notebook_folders() if (folder / file_name).is_file()), None)
 
 
 def chapters() -> tuple[Chapter, ...]:
@@ -218,16 +219,15 @@ def order_by_needs(wanted: Sequence[str], needs_of: Mapping[str, Sequence[str]])
     """
     order: list[str] = []
 
-    def add(chapter: str, path: tuple[str, ...]) -> None:
-        # Add a chapter, and before it what it needs. path: the chapters that need this one, to find a circle.
-        if chapter in path:
-            raise ValueError(
-                f"{' needs '.join((*path, chapter))}: a circle; take one of these out of {NEEDS_FILE.name}"
-            )
+    def add(chapter: str, needed_by: tuple[str, ...]) -> None:
+        # Add a chapter, and before it what it needs. needed_by: the chapters that need this one, to find a circle.
+        if chapter in needed_by:
+            circle = " needs ".join((*needed_by, chapter))
+            raise ValueError(f"{circle}: a circle; take one of these out of {NEEDS_FILE.name}")
         if chapter not in needs_of:
             raise ValueError(f"chapter {chapter} has no entry in {NEEDS_FILE.name}; write what it needs, or []")
         for before in needs_of[chapter]:
-            add(before, (*path, chapter))
+            add(before, (*needed_by, chapter))
         if chapter not in order:
             order.append(chapter)
 

@@ -1,6 +1,6 @@
 """Provides MLP, a multi-layer perceptron: the smallest model on which every idea of the course can be shown.
 
-Legend: B = batch, F = features, C = classes.
+Legend: B = rows of the batch, C = classes.
 
 This model ends in logits, for cross entropy. Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss
 instead. BCELoss averages over B x C values. With ten classes, and probabilities that are all 1/10 at first, its
@@ -24,10 +24,9 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int]):
         super().__init__()
-        if len(sizes) < 2 or min(sizes) < 1:
-            raise ValueError(
-                f"MLP(sizes={list(sizes)}): give at least two widths, each 1 or more, such as [64, 128, 10]"
-            )
+        given = list(sizes)
+        if len(given) < 2 or min(given) < 1:
+            raise ValueError(f"MLP(sizes={given}): give at least two widths, each 1 or more, such as [64, 128, 10]")
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
 
     def forward(self, x: Tensor) -> Tensor:

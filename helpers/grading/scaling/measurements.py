@@ -34,10 +34,14 @@ Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the secon
 def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Times a + b / n on n GPUs for eight jobs, each (numbers of GPUs, a, b).
 
-    The first four are the lab text's own example, one GPU and two, which are the fewest measurements, one without a
-    serial part, and one that is not sorted. The others are drawn, and one of those is not sorted either.
+    The first four are fixed. The others are drawn, and one of those is not sorted.
     """
-    jobs = [([2, 4, 8], 4, 16), ([1, 2], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
+    jobs = [
+        ([2, 4, 8], 4, 16),  # the example of the lab's text
+        ([1, 2], 1, 8),  # the fewest measurements
+        ([4, 8, 16], 0, 64),  # no serial part
+        ([16, 4, 64, 8], 3, 128),  # not sorted
+    ]
     for first in (1, 2, 3, 8):  # the fewest GPUs of a job; the most are 21 times as many, above all that are drawn
         gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
         if first == 3:
@@ -68,7 +72,8 @@ def rule_of_study(index: int, case: Sequence[Any], answer: Any) -> Words:
     gpus, seconds = case
     first, last = min(zip(gpus, seconds, strict=True)), max(zip(gpus, seconds, strict=True))
     speedups = [f"{speedup:.6g}" for speedup in strong_scaling(gpus, seconds)[0]]
-    return words[f"study_rule.{index}"].format(*[first, (speedups, gpus), law_of_two(*first, *last)][index])
+    values = (first, (speedups, gpus), law_of_two(*first, *last))  # for the text of each of the three rules
+    return words[f"study_rule.{index}"].format(*values[index])
 
 
 EFFICIENCY = question_task(
@@ -97,12 +102,13 @@ def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     cases: list[list[Any]] = []
     while len(cases) < 8:
-        is_even = len(cases) % 4 == 0
+        is_evenly_spaced = len(cases) % 4 == 0
         # Evenly spaced (8, 16, 24, …), or doubled (1, 2, 4, …).
-        gpus = [8 * i for i in range(1, rng.integer(9, 11))] if is_even else [2**i for i in range(rng.integer(6, 8))]
+        count = rng.integer(9, 11) - 1 if is_evenly_spaced else rng.integer(6, 8)
+        gpus = [8 * (i + 1) if is_evenly_spaced else 2**i for i in range(count)]
         a, b, c = rng.integer(2, 8) / 4, rng.integer(20, 90), rng.integer(1, 6) / 100
         seconds = [(a + b / n + c * n) * (1 + NOISE * rng.integer(-100, 100) / 100) for n in gpus]
-        outlier = len(gpus) - 1 if is_even else rng.one_of(0, 1, 2, 3, len(gpus) - 1)
+        outlier = len(gpus) - 1 if is_evenly_spaced else rng.one_of(0, 1, 2, 3, len(gpus) - 1)
         seconds[outlier] *= rng.one_of(0.6, 1.5, 1.8)
         case = [gpus, [round(t, 4) for t in seconds]]
         least, second_least = sorted(squares for squares, _, _ in leave_one_out(*case))[:2]
