@@ -77,9 +77,9 @@ def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
 
 
 def underflow_scene() -> tuple[Scene, list[str], str]:
-    """The gradients of activations in fp16, lines with the share that becomes zero at two loss scales, and an answer.
+    """Draw gradients of activations in fp16, with lines on two loss scales, and find the choice of 04.underflow-zero.
 
-    The answer of the notebook says how many of the unscaled gradients of the run in fp16 become zero.
+    The choice says how many of the unscaled gradients of the run in fp16 become zero.
     """
     exact, zeros, lines = gradient_magnitudes(1.0, in_fp16=False), {}, []
     for power in (0, 16):
@@ -98,7 +98,7 @@ def underflow_scene() -> tuple[Scene, list[str], str]:
 
 
 def scalers_scene() -> tuple[Scene, list[str], int]:
-    """A dynamic and three static scalers: their scales by step, a line on each, and how often the dynamic one skips."""
+    """Draw the scales of a dynamic and three static scalers; a line on each; the dynamic one's skips, for 04.skips."""
     scalers = {"dynamic": GradScaler(2.0**20, growth_interval=5)}
     scalers |= {f"static {name}": StaticScaler(2.0**power) for name, power in (("1", 0), ("2¹⁰", 10), ("2³⁰", 30))}
     # A dynamic scaler halves its scale where a gradient overflows, and doubles it after five good steps.
@@ -222,7 +222,7 @@ def bytes_saved_for_backward(region) -> int:
 
 
 def kept_share_in_words(share: float) -> str:
-    """An answer of the notebook."""
+    """Say which share is kept, as a choice of 04.activations."""
     return in_words(share, {0.4: "a quarter", 0.6: "half", 0.8: "about two thirds", math.inf: "as much"})
 
 
@@ -249,7 +249,7 @@ def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int 
 
 
 def share_in_words(share: float) -> str:
-    """An answer of the notebook."""
+    """Say which share it is, as a choice of 04.no-master."""
     return {0: "none", 1: "all"}.get(share, "about half")
 
 
@@ -324,13 +324,13 @@ def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene
 
 
 def what_others_do(by_rank: list[tuple[float, int, float]]) -> str:
-    """An answer of the notebook: what the ranks without an overflow did in `three_steps`."""
+    """Say what the ranks without an overflow did in `three_steps`, as a choice of 04.overflow."""
     all_skip = all(skipped == 1 for _, skipped, _ in by_rank)
     return "they skip it as well" if all_skip else "they step, and the ranks drift apart"
 
 
 def sharded_overflow_scene(ranks: Ranks) -> tuple[Scene, str]:
-    """One lane per rank, the step after an overflow in one shard, and what it does, as an answer of the notebook.
+    """Draw the step after an overflow in one shard, one lane per rank, and find the choice of 04.sharded.
 
     AssertionError where a group does not cure it.
     """

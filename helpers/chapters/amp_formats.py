@@ -24,7 +24,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def in_words(value: float, answers: Mapping[float, str]) -> str:
-    """One of the answers to a question: that of the first limit which `value` does not exceed. answers: by limit."""
+    """Find the choice of a guess for `value`: that of the first limit which it does not exceed. answers: by limit."""
     return next(words for limit, words in answers.items() if value <= limit)
 
 
@@ -47,18 +47,21 @@ def format_limit_lines() -> Iterator[str]:
 
 
 def zeros_by_format() -> tuple[str, str]:
-    """The shares of the recorded gradients that become zero, as a line, and an answer on fp16 with a loss scale."""
+    """Write the shares of the recorded gradients that become zero as a line, and find the choice of 04.scaled-zero."""
     gradients = recorded("gradients of activations")  # those of the chapter's first picture
     fp16, scaled = surviving(gradients, "fp16").zero, surviving(gradients, "fp16", 2.0**16).zero
     bf16 = surviving(gradients, "bf16").zero
     line = (
         f"become zero: fp16 {fp16:.1%}, fp16 with a loss scale of 65536 {scaled:.1%}, bf16 without a scale {bf16:.1%}"
     )
+    # The limits lie between the choices, by factor.
     return line, in_words(scaled, {0.0: "none", 0.03: "about 1%", 0.15: "about 10%", 1.0: "about 25%"})
 
 
 def formulas_lines(formulas: dict[str, tuple]) -> tuple[list[str], str]:
-    """A line on each formula, in fp32 and in fp16, and how many are right in fp16 within 10 %, in words.
+    """Write a line on each formula, in fp32 and in fp16, and find the choice of 04.six-formulas.
+
+    The choice says how many are right in fp16 within 10 %; other numbers than the choices have are given as digits.
 
     formulas: name -> (function of a tensor, its elements).
     """
@@ -157,7 +160,7 @@ def outlier_zeros(block: int, outlier: float = 1e5, size: int = 4096) -> float:
 
 
 def share_of_zeros_in_words(share: float) -> str:
-    """An answer of the notebook."""
+    """Say how large a share is, as a choice of 04.blocks."""
     return in_words(share, {0.0: "none", 0.3: "about a fifth", 0.9: "more than half", 1.0: "nearly all"})
 
 

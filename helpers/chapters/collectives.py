@@ -60,7 +60,7 @@ def sent_scene(server: Sequence[int], ring: Sequence[int]) -> Scene:
 
 
 def compare_totals(server: Sequence[int], ring: Sequence[int]) -> str:
-    """What all ranks of the ring sent together, compared with the server's ranks, in the words of the question."""
+    """Compare what all ranks of the ring sent together with the server's ranks, as a choice of 01.total."""
     share = sum(ring) / sum(server)
     return "the same number of bytes" if share == 1 else f"{share:.1f} times as many bytes"
 
@@ -94,7 +94,7 @@ def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> 
 
 
 def what_happened(ranks: Ranks, send_first: Callable[[], object]) -> tuple[str, str]:
-    """What happens when every rank sends before it receives, in the words of the question, and the report of the ranks.
+    """Find what happens when every rank sends before it receives, as a choice of 01.send_first, and report the ranks.
 
     send_first: runs on each rank and returns the tensor that the rank received, as a list.
     """
@@ -107,7 +107,7 @@ def what_happened(ranks: Ranks, send_first: Callable[[], object]) -> tuple[str, 
 
 
 def who_raised(ranks: Ranks, function: Callable[[], object]) -> tuple[str, str]:
-    """Which ranks raise when they run the function, in the words of the question, and the report of the ranks."""
+    """Find which ranks raise when they run the function, as a choice of 01.group, and give the report of the ranks."""
     try:
         ranks.run(function)
     except RankError as error:
@@ -117,7 +117,7 @@ def who_raised(ranks: Ranks, function: Callable[[], object]) -> tuple[str, str]:
 
 
 def where_bits_are_equal(same_on_ranks: bool, same_in_both: bool) -> str:
-    """Where the results of two algorithms have the same bits, in the words of the question.
+    """Say where the results of two algorithms have the same bits, as a choice of 01.bits.
 
     same_on_ranks: all ranks of an algorithm have the same bits. same_in_both: so do both algorithms on one rank.
     """
@@ -127,7 +127,7 @@ def where_bits_are_equal(same_on_ranks: bool, same_in_both: bool) -> str:
 
 
 def what_comparing_shows(results: Sequence[object]) -> str:
-    """Whether a comparison of the ranks' results, which are all wrong, shows that, in the words of the question."""
+    """Say whether comparing the ranks' results, which are all wrong, shows that, as a choice of 01.mixed."""
     return "no: they all agree" if all(one == results[0] for one in results) else "yes: they hold different sums"
 
 
@@ -263,9 +263,9 @@ def _on_nccl(error: RankError) -> str:
 
 
 def programs_scene() -> tuple[Scene, str]:
-    """What the six programs do with gloo and would do with NCCL.
+    """Draw what the six programs do with gloo and would do with NCCL.
 
-    Returns the picture, and the names of those that may hang on NCCL, as "a, b and f".
+    Returns the picture, and the names of those that may hang on NCCL, "a, b and f", as a choice of 01.nccl.
     """
     outcomes = outcomes_of_programs()
     gists = {"a": "send, recv", "b": "isend, irecv", "c": "one batch", "d": "one receives first"}

@@ -34,12 +34,12 @@ def losses_scene(losses: Mapping[str, Sequence[float]], title: str) -> Scene:
 
 
 def share_in_words(share: float) -> str:
-    """A share of the parameters, in the words of the question if it is the expected one."""
+    """Say what share of the parameters it is, as a choice of 09.late_share if it is the expected one."""
     return "about a twentieth" if 0.04 < share < 0.06 else f"{share:.1%}"
 
 
 def effect_of_the_world(over_dp: Sequence[float], over_world: Sequence[float], half: Sequence[float]) -> str:
-    """What the losses say about a mean over the world, in the words of the question.
+    """Say what the losses tell about a mean over the world, as a choice of 09.world.
 
     half: the losses if half the mean over dp is used, which AdamW must hide. AssertionError where it does not.
     """
@@ -108,10 +108,10 @@ def norms_scene(own: Sequence[float], added: float, trainer: float, alone: float
 
 
 def one_seed_scene(live: Sequence[tuple[list[float], dict[str, Tensor]]]) -> tuple[Scene, str]:
-    """Losses of 300 steps of a model whose shards are equal at first, and of a usual one; how equal the shards stay.
+    """Draw losses of 300 steps of a model whose shards are equal at first, and of a usual one.
 
     live: losses and shards of each tp rank after a few steps with one seed, which one process must reproduce. Returns
-    the picture, and in the words of the question how equal the shards of one matrix are.
+    the picture, and how equal the shards of one matrix are, as a choice of 09.seed.
     """
     model, curves = gpt_of_seeds(one_seed=True), {}
     for name, one in {"four seeds": gpt_of_seeds(one_seed=False), "one seed": model}.items():
@@ -132,7 +132,7 @@ def one_seed_scene(live: Sequence[tuple[list[float], dict[str, Tensor]]]) -> tup
 
 
 def hidden_in_words(exposed: float, seconds: float) -> str:
-    """How much of a link's time is hidden behind compute, in the words of the question.
+    """Say how much of a link's time is hidden behind compute, as a choice of 09.hidden.
 
     exposed: seconds in which the rank waited. seconds: of the messages on the slow link.
     """
@@ -145,7 +145,7 @@ def exposed_means() -> str:
 
 
 def files_scene(files: Mapping[str, int], single: int) -> tuple[Scene, str]:
-    """The sizes in bytes of the files of eight ranks and of one process, and their ratio in the question's words."""
+    """Draw the sizes in bytes of the files of eight ranks and of one process; their ratio is a choice of 09.files."""
     rows = {name: [Part(text="", kind="parameters", size=size)] for name, size in files.items()}
     rows |= {"one process": [Part(text="", kind="other", size=single)]}
     ends = {name: f"{parts[0].size / 1e3:,.0f} kB" for name, parts in rows.items()}

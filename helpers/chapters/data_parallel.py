@@ -94,7 +94,7 @@ def link_scene(devices: VirtualDevices, parameter_bytes: int, traffic_in_theory:
 
 
 def lock_scene(two: Ranks) -> tuple[Scene, str]:
-    """How long two threads and two processes need for the same work, and which answer holds for pure Python."""
+    """Draw how long two threads and two processes need for the same work, and find the choice of 02.gil."""
     rows, ends, by_work = {}, {}, {}
     for what, work in {"pure Python": python_work, "matrix products": matrix_work}.items():
         threads, processes = times_as_fast(two, work)
@@ -109,7 +109,10 @@ def lock_scene(two: Ranks) -> tuple[Scene, str]:
 
 
 def replicas_with_kept_statistics(num_devices: int = 4) -> int:
-    """How many replicas of a ResNet write their BatchNorm statistics into the model's own buffer; all of them write."""
+    """Count the replicas of a ResNet whose statistics stay in the model's own buffer, for 02.buffers.
+
+    All replicas write their statistics.
+    """
     torch.manual_seed(0)
     resnet, devices = SmallResNet(), VirtualDevices(num_devices)
     images = digits(flat=False)[0][:64]  # (64, 1, 8, 8)
@@ -135,7 +138,7 @@ def links_of_both_scene(devices: VirtualDevices, payload: int, parameter_bytes: 
 
 
 def speed_report(two: Ranks) -> tuple[str, str]:
-    """Times of a step for the GPT and the MLP, one line each, and which answer holds for two ranks and the MLP."""
+    """Time a step of the GPT and of the MLP, one line each, and find the choice of 02.speed: two ranks and the MLP."""
     lines, gain = [], {}
     for name, case in {"GPT": gpt_case, "MLP": mlp_case}.items():
         one, threads, processes = speeds(two, case)
@@ -210,12 +213,12 @@ def memory_bars() -> dict[str, MemoryBreakdown]:
 
 
 def fullest(bars: dict[str, MemoryBreakdown]) -> str:
-    """Which device has the longest of these bars, in the words of the chapter's question."""
+    """Find the device that has the longest of these bars, as a choice of 02.memory."""
     return "the master" if max(bars, key=lambda name: bars[name].total).endswith("master") else "the last device"
 
 
 def peaks_by_kind(devices: VirtualDevices, rank_peaks: Sequence[int]) -> tuple[str, str]:
-    """The peak memory of the master, of another device and of a rank, as text, and which of the three is the highest.
+    """Report the peak memory of the master, another device and a rank; the highest of them is a choice of 02.holds.
 
     rank_peaks: bytes by rank. Raises AssertionError where the ranks differ.
     """
@@ -261,7 +264,7 @@ def times_as_fast(two: Ranks, work: Work, rounds: int = ROUNDS) -> tuple[float, 
 
 
 def autocast_by_thread() -> dict[str, torch.dtype]:
-    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in replicas.
+    """Find the dtype of a linear layer under autocast with float16: here, in other threads (02.autocast), in replicas.
 
     Autocast is on in one thread only, so a thread that does not enter it again computes in float32.
     """

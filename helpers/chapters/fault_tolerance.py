@@ -261,7 +261,7 @@ def damage_checkpoints(*only: str) -> list[DamagedCheckpoint]:
 
 
 def what_finds_a_flipped_bit(error: str) -> str:
-    """What finds a flipped bit of a weight, as one of the choices of the guess. error: of the Trainer's load."""
+    """Say what finds a flipped bit of a weight, as a choice of 12.bitflip. error: of the Trainer's load."""
     file = io.BytesIO()
     torch.save(torch.ones(1000), file)
     content = bytearray(file.getvalue())

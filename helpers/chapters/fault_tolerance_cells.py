@@ -68,7 +68,7 @@ def account_scene(account: Account) -> Scene:
 
 
 def where_they_differ(apart: Sequence[int], account: Account) -> str:
-    """The choice that fits to the steps in which two losses differ."""
+    """Find the choice of 12.equal that fits to the steps in which two losses differ."""
     again = {step for step in account.losses if sum(one == step for _, one, *_ in account.history) > 1}
     if not apart:
         return "in none"
@@ -84,7 +84,7 @@ def warm_processes() -> BaseContext:
 
 
 def last_beats(history: History, seconds: float = 2.0) -> tuple[str, Scene]:
-    """What the agent saw of a rank that hangs, in the seconds before its verdict, and a picture of all heartbeats."""
+    """Find what the agent saw of a rank that hangs, as a choice of 12.hang, and draw all heartbeats."""
     _, beats, end, reason, times = history[0]
     start = min(arrived for _, step, _, arrived in beats if step)  # when the first rank is in its first step
     rows: dict[int, list[tuple[float, int, bool]]] = {rank: [] for rank in range(len(times))}
@@ -125,7 +125,7 @@ def generations_of(account: Account, calm: Account, ends: Sequence[str]) -> Scen
 
 # ---- stations C and D ----
 def first_wrong_losses(runs: Mapping[str, tuple[list[float], list[float]]], stop: int) -> tuple[str, Scene]:
-    """Which runs have a wrong loss in the first step after the stop, and all losses as a picture."""
+    """Find which runs have a wrong loss in the first step after the stop, as a choice of 12.first; draw all losses."""
     at_once = [name for name, (calm, losses) in runs.items() if losses[stop] != calm[stop]]
     assert all(losses != calm for calm, losses in runs.values())
     is_two = at_once == [*runs][:2]
@@ -160,7 +160,7 @@ def restart_parts(history: History) -> dict[str, float]:
 
 
 def restart_scene(cold: Mapping[str, float], warm: Mapping[str, float]) -> tuple[str, Scene, str]:
-    """The longest part of a restart after the hang was noticed, all parts as a waterfall, and a line on warm processes.
+    """Find the longest part of a restart, as a choice of 12.longest; draw all parts, and a line on warm processes.
 
     The seconds until the agent notices are a limit that somebody chose, so they are not among the guess's choices.
     """
@@ -174,7 +174,7 @@ def restart_scene(cold: Mapping[str, float], warm: Mapping[str, float]) -> tuple
 
 
 def replica_returns(run: Any) -> tuple[str, Scene, str]:
-    """From where a replica that comes back gets its weights, a picture of all rounds, and a line."""
+    """Find from where a replica that comes back gets its weights, as a choice of 12.heal; a picture, and a line."""
     (healed,) = (one for one in run.rounds if one.behind)
     scene = pictures.healing_scene(run.rounds, title="Four replicas: which took part, and which was healed")
     text = (
@@ -186,7 +186,10 @@ def replica_returns(run: Any) -> tuple[str, Scene, str]:
 
 
 def node_returns(happened: RestartedJob, alone: Mapping[int, float]) -> tuple[str, str]:
-    """Which finished steps were done again when a node died and came back; a line per generation and on the losses."""
+    """Find which finished steps were done again when a node died and came back, as a choice of 12.return.
+
+    Returns also a line per generation, and one on the losses.
+    """
     equal = sum(abs(loss - alone[step]) < 1e-9 for step, loss in happened.losses.items())
     done = [step for one in happened.generations for step in range(one.after + 1, one.last_step + 1)]
     again = [str(step) for step in sorted({*done}) if done.count(step) > 1]

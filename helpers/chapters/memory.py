@@ -268,7 +268,7 @@ def percent(share: float) -> str:
 
 
 def attention_maps_scene() -> tuple[Scene, str]:
-    """What a block keeps for backward with and without attention maps, and the maps' share in GPT-3, as "70 %".
+    """Draw what a block keeps for backward with and without attention maps, and find the choice of 05.maps, as "70 %".
 
     "materialized" attention stores the map of all tokens by all tokens; "flash" attention never does.
     """
@@ -320,7 +320,7 @@ def recomputed_work_scene() -> Scene:
 def forgotten_random_state_scene() -> tuple[Scene, str, str]:
     """How wrong gradients are when recomputation draws other dropout masks, because the random state was not restored.
 
-    A picture, a sentence, and which results are wrong, as one of the choices of the chapter.
+    A picture, a sentence, and which results are wrong, as a choice of 05.lost_state.
     """
     plain, differences = loss_and_gradients(), {}
     for name, run in {"ours": checkpoint, "PyTorch's": partial(torch_checkpoint, use_reentrant=False)}.items():

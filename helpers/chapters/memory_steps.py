@@ -56,7 +56,7 @@ BLOCK_PARTS = {  # module of a block -> what it keeps
 
 
 def measured_bytes_per_parameter(ranks: Ranks) -> float:
-    """Bytes of model states per parameter on 4 ranks under DDP, in mixed precision, counted after a step.
+    """Count bytes of model states per parameter on 4 ranks under DDP, in mixed precision after a step, for 05.states.
 
     AssertionError where 1, 2, 3 or 4 ranks hold other bytes than `model_states` predicts.
     """
@@ -68,7 +68,7 @@ def measured_bytes_per_parameter(ranks: Ranks) -> float:
 
 
 def instant_of_peak(recorder: MemoryRecorder) -> str:
-    """When memory was highest, in the words of the chapter's choices."""
+    """Say when memory was highest, as a choice of 05.when."""
     instant = recorder.peak.instant
     return "when backward begins" if instant == "backward of the loss" else instant
 
@@ -124,7 +124,7 @@ def block_scene() -> tuple[Scene, int]:
 
 
 def recomputed_work(ranks: Ranks) -> tuple[Scene, str, str]:
-    """How much more work a step is with all blocks recomputed: the picture, a sentence, and one of the choices."""
+    """Draw how much more work a step is with all blocks recomputed; a sentence, and a choice of 05.work."""
     ratio = recomputation_doubles_the_work(ranks)["ratio"]
     measured = "a third more" if abs(ratio - 4 / 3) < 0.02 else f"{ratio:.2f}"
     return recomputed_work_scene(), f"Counted on a GPT: {ratio:.2f} times the operations.", measured
@@ -152,7 +152,10 @@ def peaks_scene(peaks: dict[str, MemoryBreakdown]) -> tuple[Scene, str]:
 
 
 def leak_scene() -> tuple[Scene, str]:
-    """What four ways to collect losses hold after four steps: the picture, and the one that holds all four graphs."""
+    """Draw what four ways to collect losses hold after four steps.
+
+    Returns also the one that holds all four graphs, as a choice of 05.append.
+    """
     versions = {
         "training, append(loss)": dict(keep=identity, backward=True),
         "evaluation, append(loss)": dict(keep=identity),

@@ -117,7 +117,10 @@ def torch_equal_to_one_process(ranks: Ranks, schedule: Schedule) -> str:
 
 
 def exchange_between_two_ranks(ranks: Ranks, send: str) -> str:
-    """How many messages each rank received, or the report of ranks that hang. send: as `exchange_messages` takes it."""
+    """Say how many messages each rank received, or what ranks that hang report.
+
+    send: as `exchange_messages` takes it.
+    """
     return _exchange(ranks, send)[0]
 
 
@@ -151,7 +154,7 @@ def exchange_messages(send: str) -> int:
 
 
 def run_as_chain(model: nn.Module, x: Tensor) -> str:
-    """What happens to the output if a model runs as the chain of its children: an answer of the notebook's question."""
+    """Say what happens to the output if a model runs as the chain of its children, as a choice of 06.children."""
     try:
         equal = nn.Sequential(*model.children())(x).allclose(model(x))
     except RuntimeError:
@@ -160,13 +163,13 @@ def run_as_chain(model: nn.Module, x: Tensor) -> str:
 
 
 def bubble_beside_gpipe(gpipe: Timeline, other: Timeline) -> str:
-    """How large another step's bubble is: an answer of the notebook's question."""
+    """Say how large another step's bubble is compared with GPipe's, as a choice of 06.against_gpipe."""
     answers = ("smaller than GPipe's", "as large as GPipe's", "larger than GPipe's")
     return _compared(other.bubble_fraction, gpipe.bubble_fraction, answers)
 
 
 def length_beside_h1(h1: Timeline, h2: Timeline) -> str:
-    """How long a step of ZB-H2 is: an answer of the notebook's question."""
+    """Say how long a step of ZB-H2 is compared with ZB-H1, as a choice of 06.h2."""
     return _compared(h2.duration, h1.duration, ("shorter than ZB-H1's", "exactly as long", "longer than ZB-H1's"))
 
 
@@ -275,7 +278,7 @@ class TiedRun(NamedTuple):
 
 
 def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
-    """A GPT whose tied matrix is on the first and on the last of four ranks.
+    """Train a GPT whose tied matrix is on the first and on the last of four ranks; its `what_is_seen` is for 06.tied.
 
     exchange: whether these two add up their gradients of the matrix, or forget to.
     """

@@ -101,7 +101,7 @@ def shares(name: str) -> dict[str, float]:
 
 
 def diagnosis() -> str:
-    """What each of the four GPUs waits for: the parts other than compute with more than `_SHARE` of its step.
+    """Say what each of the four GPUs waits for, as a choice of 10.gpus.
 
     Idle time is waiting for launches.
     """
@@ -114,7 +114,7 @@ def diagnosis() -> str:
 
 
 def lead_text(seconds: float) -> str:
-    """A lead as one of the choices of the guess 10.ahead."""
+    """Say how long a lead is, as a choice of 10.ahead."""
     limits = {"about 10 µs": 1e-4, "about 1 ms": 1e-2, "about 80 ms": 1.0}
     return next(text for text, limit in limits.items() if seconds < limit)
 
@@ -128,7 +128,7 @@ def _leads(name: str) -> tuple[list[tuple[float, float]], list[tuple[float, floa
 
 
 def lead_scene() -> tuple[Scene, str]:
-    """The lead over a step that calls .item() four times, and the lead after them as a choice of the guess 10.item."""
+    """Draw the lead over a step that calls .item() four times; the lead after them is a choice of 10.item."""
     leads, items = _leads(READS_VALUES)
     bins: dict[int, list[float]] = {}
     for launch, lead in leads:

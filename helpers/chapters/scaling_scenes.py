@@ -104,19 +104,19 @@ def utilization_table() -> str:
 
 
 def nearest_tokens(found: float) -> str:
-    """The choice in TOKENS that is nearest to `found` tokens, by factor."""
+    """Find the choice of 11.tokens (TOKENS) that is nearest to `found` tokens, by factor."""
     return min(TOKENS, key=lambda name: abs(log(TOKENS[name] / found)))
 
 
 def name_of_change(factor: float) -> str:
-    """The choice of 11.noise for a noise scale that has grown by this factor."""
+    """Find the choice of 11.noise for a noise scale that has grown by this factor."""
     if 1 / 1.5 < factor < 1.5:
         return "about the same"
     return "larger than before" if factor > 1 else "smaller than before"
 
 
 def name_of_speedup(speedup: float) -> str:
-    """The choice of 11.slow_link for this speed-up on four GPUs."""
+    """Find the choice of 11.slow_link for this speed-up on four GPUs."""
     if speedup < 1:
         return "fewer than one GPU"
     return "about 2 times as many" if speedup < 3 else "nearly 4 times as many"

@@ -129,7 +129,7 @@ def alarms(steps: Sequence[TrainedStep]) -> dict[str, int | None]:
 
 
 def when_weights_differ(found: Mapping[str, Mapping[str, int | None]]) -> str:
-    """When the weights differ after a flip in a product, as one of the choices of the guess. found: see `alarms`."""
+    """Say when the weights differ after a flip in a product, as a choice of 12.flip. found: see `alarms`."""
     steps = {of_case["weights differ between ranks"] for case, of_case in found.items() if "product" in case}
     if steps == {None}:
         return "never"
@@ -137,6 +137,6 @@ def when_weights_differ(found: Mapping[str, Mapping[str, int | None]]) -> str:
 
 
 def nearest_share(share: float) -> str:
-    """The choice of the guess that is nearest to a share of operations."""
+    """Find the choice of 12.check that is nearest to a share of operations."""
     choices = {"about 0.05 %": 0.0005, "about 5 %": 0.05, "about 50 %": 0.5}
     return min(choices, key=lambda name: abs(choices[name] - share))

@@ -38,12 +38,15 @@ def positions_scene() -> Scene:
 
 
 def what_one_sees(job: JobOutput) -> str:
-    """The answer to the chapter's question what a person sees of a job in which one rank goes past the all-reduce."""
+    """Say what a person sees of a job in which one rank goes past the all-reduce, as a choice of 00.script."""
     return "silence" if job.is_silent else "an error that names rank 1"
 
 
 def compared_with_one_process(reported: float, losses: Sequence[Sequence[float]]) -> str:
-    """The answer to the chapter's question what the mean of the ranks' means is. losses: those of each rank."""
+    """Compare the mean of the ranks' means with the true mean, as a choice of 00.weights.
+
+    losses: those of each rank.
+    """
     every = [loss for of_rank in losses for loss in of_rank]
     true = sum(every) / len(every)
     if abs(reported - true) < 1e-9:
@@ -52,12 +55,12 @@ def compared_with_one_process(reported: float, losses: Sequence[Sequence[float]]
 
 
 def when_it_ended(job: JobOutput) -> str:
-    """The answer to the chapter's question when a job has ended in which a rank raised."""
+    """Say when a job has ended in which a rank raised, as a choice of 00.raise."""
     return "within seconds" if job.seconds < 60 else "later"
 
 
 def last_words(error: RankError) -> str:
-    """The answer to the chapter's question what a process that was killed has printed."""
+    """Say what a process that was killed has printed, as a choice of 00.killed."""
     return "an error" if error.rank in error.tracebacks else "no line at all"
 
 
@@ -82,7 +85,10 @@ def sent_scene(payload: int, sent: int) -> Scene:
 
 
 def sent_in_a_ring(payload: int, num_ranks: int) -> float:
-    """Bytes that each rank sends in a ring all-reduce, by the formula. payload: bytes that a rank passes in."""
+    """Predict the bytes that each rank sends in a ring all-reduce, for 00.sent.
+
+    payload: bytes that a rank passes in.
+    """
     return costs.sent_bytes("all_reduce", payload, num_ranks, "ring")
 
 
@@ -92,5 +98,5 @@ def broadcast_explorer(num_ranks: int) -> CollectiveExplorer:
 
 
 def broadcast_rounds(num_ranks: int) -> int:
-    """Rounds of this broadcast, by the formula."""
+    """Predict the rounds of this broadcast by the formula, for 00.rounds."""
     return costs.rounds("broadcast", num_ranks, "tree")

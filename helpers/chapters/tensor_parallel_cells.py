@@ -82,12 +82,12 @@ def heads_scene() -> Scene:
 
 
 def which_heads(rows: int, head: int) -> str:
-    """The choice of the guess 07.gqa that says what a rank stores of two key heads. head: the rows of one head."""
+    """Find the choice of 07.gqa that says what a rank stores of two key heads. head: the rows of one head."""
     return "a replica of one head" if rows == head else "both heads" if rows > head else "half a head"
 
 
 def keys_of_equal_blocks() -> tuple[Scene, str]:
-    """The picture of a fused Q, K, V in equal blocks and by heads, and the choice of 07.fused_keys that is right.
+    """Draw a fused Q, K, V in equal blocks and by heads, and find the choice of 07.fused_keys that is right.
 
     RuntimeError where rank 0's keys come from several matrices, or where equal blocks compute the same attention.
     """
@@ -229,7 +229,7 @@ def _products_share(model: ModelSpec, size: int, tokens: int) -> float:
 
 
 def which_norm(added: Mapping[int, float], true: Mapping[int, float]) -> str:
-    """The choice of the guess 07.norm that is right. Number of ranks -> norm: with all squares added, and the true one.
+    """Find the choice of 07.norm. Number of ranks -> norm: with all squares added, and the true one.
 
     RuntimeError where the added squares neither grow nor shrink with the number of ranks.
     """

@@ -42,7 +42,7 @@ def opening_scene() -> Scene:
 
 
 def stored_scene(stored: Mapping[str, MemoryBreakdown], num_parameters: int) -> tuple[Scene, dict[str, float]]:
-    """The measured bytes per parameter of each stage, "stage 0" to "stage 3", as a picture and as numbers.
+    """Draw the measured bytes per parameter of each stage, "stage 0" to "stage 3", and give the numbers, for 08.stage2.
 
     AssertionError where they are not the predicted bytes of fp32, or where activations differ between stages.
     """
@@ -79,7 +79,7 @@ def floor_scene(num_parameters: int = 70_000_000_000) -> Scene:
 
 
 def ranks_that_fit(num_parameters: int, stage: int) -> str:
-    """The first of 8, 64 and 1,024 ranks on which the model states fit into 80 GB, or "never"."""
+    """Find the first of 8, 64 and 1,024 ranks on which the model states fit into 80 GB, as a choice of 08.floor."""
     sizes = {n: model_states(num_parameters, Plan(dp=n, zero=stage)).total for n in (8, 64, 1024)}
     return next((str(n) for n, size in sizes.items() if size <= GPU_BYTES), "never")
 
@@ -91,7 +91,7 @@ def traffic_scene(counted: Mapping[str, float], *names: str) -> Scene:
 
 
 def compared_with_ddp(share: float) -> str:
-    """In words: what a rank of 4 sends, in parts of P, compared with plain data parallelism."""
+    """Say what a rank of 4 sends, compared with plain data parallelism, as a choice of 08.traffic1 and 08.traffic3."""
     words = {0.5: "half as much", 1: "the same", 1.5: "1.5 times as much", 2: "twice as much", 3: "3 times as much"}
     ratio = share / data_parallel_share(4)
     return words.get(ratio, f"{ratio:.2f} times as much")
@@ -171,7 +171,7 @@ def norms_text(norms: Sequence[float], whole: float) -> str:
 
 
 def clipping_in_words(own_clip: Sequence[Tensors], zero3_clip: Sequence[Tensors]) -> str:
-    """In the words of the question: the weights of all ranks after each rank clipped by its own norm.
+    """Say what weights all ranks have after each rank clipped by its own norm, as a choice of 08.clipped.
 
     own_clip, zero3_clip: the full weights of each rank after either way to clip. The second way is right.
     """
