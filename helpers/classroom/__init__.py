@@ -33,4 +33,7 @@ code_changes      small changes to an answer that an exam question asks about
 sandbox_worker    inside the sandbox: runs cells and tasks
 strip_answers     removes the right answers (judges, solutions) from the worker's memory, and lists the files to hide
 guard             inside the sandbox: notes what honest answers do not do
+
+It is a package of its own because it runs code of strangers, which no other package does. Begin with grade.py for the
+grading, or with sandbox.py and launcher.py for the isolation.
 """

@@ -7,6 +7,8 @@
 
 They work in place on the caller's memory, for any group and any number of ranks. Like those of torch.distributed, they
 must be called by every rank of the group in the same order, and ranks in arguments (src, dst) are global ranks.
+
+It exists so that a learner can read what torch.distributed keeps in C++. Begin with ring.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ axes.py               this rank's process group on each axis, and its random see
 refused.py            plans that the Trainer cannot run with a model; those of specs/trainable.py with none
 state.py              the tensors that this rank stores, and the full state again
 checkpoint/           save under one plan, load under another
+
+It exists because strategies do not import each other, so that one place must say how they fit together. Begin with
+three_dimensions.py, and then read trainer.py.
 """
 
 from helpers.compose.trainer import Trainer

@@ -3,6 +3,9 @@
 No other package asks for a device by name. A practice card (device="card", the package `cards`) is a simulated GPU, a
 device that is made in Python. Such devices register the module that makes them here when they are loaded.
 `autocast_tables` says what autocast does on each device, and `call_site` finds the learner's line.
+
+It exists so that a strategy runs on CPUs, GPUs and practice cards without a branch. Begin with `known_kinds` and
+`accelerator` below.
 """
 
 from __future__ import annotations

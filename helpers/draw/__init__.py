@@ -18,6 +18,8 @@ course_map, guesses     the chapters with a learner's progress, and guesses besi
 chapters/               pictures of one chapter and its explorer, in a file with the chapter's name
 
 The names below are what notebooks and explorers import.
+
+It is apart from the widgets so that a picture needs neither a browser nor torch. Begin with scene.py.
 """
 
 from helpers.draw.chapters.amp import magnitudes_scene, number_formats_scene

@@ -28,6 +28,8 @@ mini_job.py         a small job that uses mini.py, with its agent
 crash_safe.py       a save that survives any crash, in plain torch
 lighthouse.py       who takes part in the next step, if a job goes on without a restart
 healing.py          replicas that go on without a restart, and give their state to the ones that come back
+
+It exists because torchrun's agent is too large to read in a chapter. Begin with mini.py, and then read job.py.
 """
 
 from helpers import import_on_demand

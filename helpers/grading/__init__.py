@@ -69,6 +69,8 @@ the answer, as in the grading of a whole class: a callable `(inputs, seed) -> Ta
 of its own, in 0.02 to 1 s, or 2 s for the first. A rank that computes for more than `cpu_seconds` is ended, as is a
 check of more than `seconds`, and safeguards/ protects the learner's machine. Keep torch.optim out of `run_submission`,
 because its first import takes a second.
+
+Begin with task.py, the records of a task, and then read check.py.
 """
 
 from helpers import import_on_demand

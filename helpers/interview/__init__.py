@@ -14,6 +14,9 @@ round_items, round_attempt  conversations: debugging, review and design rounds
 dialogues, dialogue_talk    conversations: worked interviews, which a learner follows turn by turn
 terminal, quiz_command      the player in a terminal, and the command `quiz`, which starts it
 sheet, card_html, anki, napkin, reference_tables   documents, as text, HTML or an Anki deck
+
+It exists so that a learner can practise the questions of an interview where the course teaches the answers. Begin with
+cards.py, the records, and then read quiz.py.
 """
 
 from helpers.interview.bank_file import load_all, load_bank

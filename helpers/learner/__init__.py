@@ -8,4 +8,6 @@ guesses/     the guesses that a chapter asks for: declared answers, first answer
 course.py    the chapters and their stations, read from the notebooks, and what each needs of the others
 progress.py  the file in which a learner's results are stored
 hooks.py     what JupyterLab and IPython load in every kernel of this environment
+
+Begin with course.py.
 """

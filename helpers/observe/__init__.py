@@ -15,4 +15,6 @@ emulate.py     a simulated step that real ranks run in slow motion, with layers 
 torchrun.py    scripts and modules under torchrun, also a job that loses a node (restart_job.py is what its ranks run);
                run_and_leave.py runs a module and ends its process safely
 watchdog.py    what goes wrong in a training loop without an error
+
+Begin with comms.py, and then read timeline.py.
 """

@@ -8,4 +8,6 @@ pipeline          each rank has some layers; a schedule says how micro-batches p
 tensor_parallel   each rank has a shard of each matrix
 zero              data parallelism without replicas, in three stages
 shared            what two or more strategies use; strategies do not import each other
+
+Each strategy is small enough to read in full, which the code of the libraries is not. Begin with ddp/simple.py.
 """

@@ -11,4 +11,6 @@ failures.py  how often a long job fails, what it loses, how often to save, what 
 precision.py what a number format keeps of a value
 advice/      does a plan fit, which strategy for a model on a cluster, and why
 by_hand/     models and matrices small enough that every number can be read
+
+It needs no torch, so that a page and a card can predict, too. Begin with memory/, and then read time/.
 """

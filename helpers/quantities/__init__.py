@@ -2,4 +2,6 @@
 
 units.py  bytes, seconds and rates as a person reads them
 costs.py  bytes sent and rounds taken by each algorithm of each collective
+
+Both are needed by packages that must not import each other. Begin with costs.py.
 """

@@ -10,6 +10,8 @@ processes  starts the ranks, runs tasks on them, and starts them again after a f
 wire       wraps gloo, so that every operation of every process group passes through it
 board      compares what the ranks do, recognises failures, and says what happened
 nccl       says what NCCL would have done with the same program
+
+It exists because a notebook has one process, and every claim of the course needs several. Begin with live.py.
 """
 
 from helpers.ranks.board.errors import RankError

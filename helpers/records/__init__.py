@@ -16,6 +16,8 @@ comparison.py
 
 Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
+
+Begin with timeline.py.
 """
 
 from helpers import import_on_demand

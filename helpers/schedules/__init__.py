@@ -8,6 +8,8 @@ orders.py    naive, gpipe, one_f_one_b (1F1B), eager_one_f_one_b, interleaved, z
              one_f_one_b_with: 1F1B with another warm-up;
              ORDERS: those that a Plan can name; repeated: several steps in a row; balanced: the layers of each stage
 validate.py  validate: checks that a schedule is complete, and names the actions at which it would hang
+
+Begin with actions.py.
 """
 
 from helpers.schedules.actions import Action, Message, Schedule, awaited_by, sent_by

@@ -9,6 +9,8 @@ mesh.py       Mesh: which rank stands at which coordinates, and the groups of ea
 models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
 checks.py     the checks that raise ValueError with a sentence
 trainable.py  the plans that this course's Trainer cannot run, each with the nearest plan that works
+
+Begin with models.py.
 """
 
 from helpers import import_on_demand

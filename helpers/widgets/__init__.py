@@ -33,6 +33,8 @@ reveal                your guess, the prediction and what was found, and what sh
 my_guesses            the learner's guesses of a chapter compared with the true answers, in one picture
 my_calibration        how well the learner guesses, by kind: memory, traffic, time, count
 votes                 how a class guessed, read from the folder GUESS_BOX
+
+Begin with view.py, and then read explorer.py.
 """
 
 from helpers.widgets.clock import Clock

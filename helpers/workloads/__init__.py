@@ -5,6 +5,8 @@ resnet.py     SmallResNet, and resnet_parameters, which counts the parameters of
 gpt.py        GPT with its GPTConfig and its loss; train_alone trains it in one process
 data.py       digits, characters and synthetic samples; rank_slice and rank_generator give each rank its part
 train_ddp.py  a complete DDP script for GPUs under torchrun, which resumes; it also runs on CPUs
+
+Begin with gpt.py, which most chapters train.
 """
 
 from helpers.workloads.data import (

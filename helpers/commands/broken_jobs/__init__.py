@@ -11,6 +11,8 @@ broken_jobs()          all of them
 edited(script, edits)  a script with some pieces of text replaced, such as those that fix it
 
 `Words` is a text in every language of the course.
+
+Begin with jobs.yaml, which says of each script what is wrong with it.
 """
 
 from __future__ import annotations

@@ -10,4 +10,6 @@ flight_recorder.py  compares torch's flight-recorder dumps of all ranks
 hang_cause.py       decides which rank made the job hang, in which operation, at which line
 hang.py             `python -m helpers hang -- train.py`
 profile.py          `python -m helpers profile -- train.py`
+
+It exists because these scripts must run unchanged, so they are observed from outside. Begin with hang.py.
 """

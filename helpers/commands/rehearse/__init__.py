@@ -11,6 +11,8 @@ on_rank     runs the script on one rank as `__main__`; redirect/ gives it the ca
 rank_notes  what a rank writes down for the report
 findings    makes findings of the ranks' exceptions, of what NCCL would have done, and of notes
 report      Finding (a mistake or a warning) and RehearsalReport
+
+It exists because most mistakes in a script for GPUs show before a GPU is needed. Begin with run.py.
 """
 
 from __future__ import annotations

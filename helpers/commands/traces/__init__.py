@@ -20,6 +20,9 @@ cli.py           `python -m helpers explain`, and the results as lines of text
 perfetto.py      writes a Timeline in Chrome's trace format
 example.py       a made-up run, for the explorer of chapter 10
 simple.py        waiting, moving and launch delays in plain Python, which chapter 10 shows and anybody can copy
+
+It exists because a profiler's trace shows one rank, and a slow step is mostly another rank's fault. Begin with
+simple.py, and then read run.py.
 """
 
 from helpers.commands.traces.cli import report_lines

@@ -10,4 +10,6 @@ signals.py    ends a run after the present step on Ctrl-C and SIGTERM
 chaos.py      --chaos: which rank is killed in which step, and what the deaths cost
 loop.py       the training loop, and what it reports when ranks fail
 screen.py     prints the progress line, and the report at the end
+
+Begin with loop.py, and then read on_ranks.py.
 """

@@ -11,6 +11,8 @@ saving.py     save, AsyncSaver (in the background), Keeper (which checkpoints of
 loading.py    load, and newest, which finds the newest undamaged checkpoint and returns it as a NewestCheckpoint
 A checkpoint has everything that a step needs. Between two steps no gradients are accumulated. Which samples come next
 is the caller's to know: pass it as `also`, and after a load it is `trainer.also`.
+
+Begin with manifest.py, which says what a checkpoint is.
 """
 
 from helpers.compose.checkpoint.loading import NewestCheckpoint, load, newest

@@ -22,6 +22,8 @@ It uses torch's own hook for devices in Python (torch.utils.backend_registration
 process has one card, number 0, as a rank has one GPU. Everything is done when a call returns, so streams and events
 wait for nothing, but what would have been a race on a GPU is found. Sparse tensors, CUDA graphs and kernels written by
 hand do not work here.
+
+It exists so that code for GPUs, and its mistakes, can be tried on a laptop. Begin with tensor.py.
 """
 
 from __future__ import annotations

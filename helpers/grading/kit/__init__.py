@@ -5,4 +5,6 @@ answers.py       functions that are asked several questions, whose answers are n
 histories.py     training runs of several steps: the right one, the learner's, and those with a known mistake
 messages.py      functions on send and receive: what the ranks sent, call by call
 model_tools.py   small models, gradient descent, and a meter of the memory in use
+
+It exists so that the judge of a task holds only what is particular to the task. Begin with answers.py.
 """

@@ -8,6 +8,8 @@ whole class uses a sandbox.
 audit_rules.py   refuses what reaches outside the function's own folder: files, processes, the network
 limits.py        limits processor time, memory and the size of a file
 cleanup.py       restores settings, ends what was started, and finds out whether the process can be used again
+
+Begin with limits.py.
 """
 
 from __future__ import annotations

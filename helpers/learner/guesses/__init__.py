@@ -7,4 +7,6 @@ calibration    how far an answer is from the truth, and how well somebody guesse
 
 In a notebook, `helpers.widgets.guess` asks a question and `helpers.widgets.reveal` shows the result. Nothing here
 draws, and nothing here needs torch.
+
+It exists because a result stays in memory better once one has bet on it. Begin with questions.py.
 """

@@ -10,6 +10,8 @@ OLD_SPELLINGS      calls of mixed precision in older code, and what to write tod
 MasterWeights      an optimizer on float32 copies of 16-bit weights   master_weights.py
 stochastic_round   float32 to bfloat16, up or down at random   master_weights.py
 matmul_fp8         a matrix product in fp8, with a scale for each block of the inputs   block_scaled_fp8.py
+
+Begin with mixed_precision.py.
 """
 
 from helpers.parallel.amp.block_scaled_fp8 import matmul_fp8, quantize_blocks

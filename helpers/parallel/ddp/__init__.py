@@ -7,6 +7,8 @@ DistributedDataParallel          BucketedDDP with all of PyTorch's options   dis
 fp16_compress_hook               a communication hook, which averages one bucket in 16 bits   comm_hooks.py
 DistributedSampler               which examples a rank sees   data.py
 SyncBatchNorm                    batch normalisation over the batch of all ranks   sync_batch_norm.py
+
+Begin with simple.py, and then read mini.py.
 """
 
 from helpers.parallel.ddp.comm_hooks import fp16_compress_hook

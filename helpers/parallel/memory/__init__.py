@@ -11,6 +11,8 @@
     recompute                recomputation in plain torch, on one screen                  (recomputation.py)
     recompute_blocks         switches recomputation of a GPT's blocks on                   (shared/recompute.py)
 What is in shared/ is used by other strategies too.
+
+Begin with recomputation.py.
 """
 
 from helpers.parallel.memory.chunked_loss import chunked_token_loss

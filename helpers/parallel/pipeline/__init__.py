@@ -5,6 +5,8 @@ core.py            PipelineCore: runs this rank's row of the schedule; for each 
 stage.py           PipelineStage: PipelineCore with tied weights, replicas, recomputation and split backward
 partition.py       layers_of: a model as a chain of layers; partition: splits it into stages that take equally long
 mailbox.py         StageMailbox: the messages between stages
+
+Begin with gpipe_and_1f1b.py.
 """
 
 from helpers.parallel.pipeline.core import PipelineCore

@@ -10,4 +10,6 @@ clip.py            the norm of all gradients on all ranks, and clipping by it
 autocast.py        a region in which each operation chooses its precision (helpers/devices/autocast_tables.py)
 recompute.py       stores a block's input and computes the rest again in backward
 virtual_devices.py several simulated devices in one process, and one with a memory limit
+
+Begin with buckets.py.
 """

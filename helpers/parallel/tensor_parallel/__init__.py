@@ -8,6 +8,8 @@ layers.py            ColumnParallelLinear, RowParallelLinear, VocabParallelEmbed
 sequence_shards.py   what runs between the sharded matrices: norms, positions and dropout on shards
 splits.py            which part of a tensor each rank stores; gather_full_state returns the full state dict again
 conjugate.py         collectives whose backward is another collective
+
+Begin with transformer_block.py.
 """
 
 from helpers.parallel.tensor_parallel.layers import (

@@ -6,6 +6,8 @@
     Zero3          shards parameters, too, as FSDP does                 stage3.py
 A Trainer (helpers/compose) trains a model under any of the three stages, and saves and loads what its ranks store.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+
+Begin with mini_fsdp.py.
 """
 
 from helpers.parallel.zero.mini_fsdp import MiniFSDP

@@ -10,6 +10,8 @@ plans.py      the records that these files share
 criticise.py  compares a plan that the reader wrote with the planner's
 summary.py    the result as text for a terminal; page.py: as tables and as a page to print
 cli.py        the command `python -m helpers plan`
+
+Begin with fit.py, and then read advise.py.
 """
 
 from helpers.predict.advice.advise import Advice, advise

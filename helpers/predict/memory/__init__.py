@@ -9,6 +9,8 @@ inventory.py    each tensor that torch keeps for the course's GPT, and the peak 
                 operations of its layers, and replay.py replays them on sizes
 fine_tuning.py  LoRA, QLoRA and reinforcement learning
 capacity.py     how many GPUs hold so many bytes
+
+Begin with states.py, and then read activations.py.
 """
 
 from helpers.predict.memory.activations import (

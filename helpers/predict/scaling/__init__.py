@@ -6,6 +6,8 @@ measured_curves.py  a learner's own measurements from a CSV (`read_measurements`
                     loss (`explain_curve`); SOURCES_GPUS and SOURCES_SPEEDUPS are a published curve
 A function whose result has a name of its own returns it as a record: AmdahlFit, TrainingTime, Measurements, CurveFit,
 NoiseScale. A Point is one count of GPUs of a curve, and `where_it_stops` finds the last efficient one.
+
+Begin with laws.py.
 """
 
 from helpers.predict.scaling.laws import (

@@ -7,4 +7,6 @@ convolutions.py  the step of a ResNet
 stacks.py        what a training stack overlaps, and which kernels it has
 calibrate.py     constants fitted to the measured steps in data/, and the interval of an estimate
 flops.py         floating-point operations, MFU and HFU, days of training
+
+Begin with data_parallel.py, and for whole clusters with step.py.
 """

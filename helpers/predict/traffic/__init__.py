@@ -5,4 +5,6 @@ data_parallel.py    a step of nn.DataParallel
 zero.py, tensor_parallel.py, context_and_expert_parallel.py   a step of each
 predicted_log.py    builds a log from operations
 axes.py             what a rank of a dp x tp x pp job sends over each axis
+
+Begin with algorithms.py.
 """

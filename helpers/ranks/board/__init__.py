@@ -8,4 +8,6 @@ sites       names lines of code and ranks in sentences
 interrupts  decides when Ctrl-C may end a wait
 
 This file imports nothing, so that a rank, which writes to a board, does not load what the notebook needs.
+
+It exists because a hang can only be explained by comparing what each rank does. Begin with board.py.
 """

@@ -20,6 +20,8 @@ journal      the lines of a journal, written and read
 replayer     the replay by NCCL's rules, and the deadlock in which it may end
 judge        decides which replays are needed, and collects their verdicts
 verdicts     puts a verdict into words: which lines of the program wait for each other, and what to change
+
+It exists because some programs run on gloo and hang on NCCL, and the reader may have no GPUs. Begin with replayer.py.
 """
 
 from helpers.ranks.nccl.judge import Judge, replay, verdicts_of

@@ -9,4 +9,6 @@ limits    how many ranks, and of which device, this machine allows
 spec      what the process of a rank is told when it starts: its place among the ranks, and its random seed
 
 This file imports nothing, because the notebook needs some of these modules and a rank needs others.
+
+Begin with pool.py, and then read worker.py.
 """

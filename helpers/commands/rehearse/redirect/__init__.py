@@ -13,6 +13,8 @@ here, so it needs no wrapper and works in every thread. A call that C++ would re
 
 silent_data, silent_training and silent_gradients change nothing for the script. They watch for mistakes that raise no
 error.
+
+Begin with cuda.py.
 """
 
 from __future__ import annotations
