@@ -86,6 +86,7 @@ def underflow_scene() -> tuple[Scene, list[str], str]:
         predicted = surviving(exact, "fp16", 2.0**power).zero  # the share of these values that fp16 would round to 0
         counted = gradient_magnitudes(2.0**power, in_fp16=True)
         zeros[power] = (counted.zeros - exact.zeros) / exact.total
+        # The run in fp16 rounds before the last step, too, so the shares differ, by less than 0.2 % of all gradients.
         assert counted.not_finite == 0 and abs(zeros[power] - predicted) < 0.002
         shares = [f"{share:.0%}" if share >= 0.01 else "below 1%" for share in (predicted, zeros[power])]
         lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")

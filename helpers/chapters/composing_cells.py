@@ -35,6 +35,7 @@ def losses_scene(losses: Mapping[str, Sequence[float]], title: str) -> Scene:
 
 def share_in_words(share: float) -> str:
     """Say what share of the parameters it is, as a choice of 09.late_share if it is the expected one."""
+    # A twentieth is 0.05.
     return "about a twentieth" if 0.04 < share < 0.06 else f"{share:.1%}"
 
 
@@ -43,7 +44,9 @@ def effect_of_the_world(over_dp: Sequence[float], over_world: Sequence[float], h
 
     half: the losses if half the mean over dp is used, which AdamW must hide. AssertionError where it does not.
     """
+    # AdamW hides a factor of the gradients, but for its eps, so these losses are equal to 0.005.
     assert max(abs(one - two) for one, two in zip(half, over_dp, strict=True)) < 0.005
+    # Slower by far more than that, so that one sees it in the picture.
     is_slower = over_world[0] > over_world[-1] > over_dp[-1] + 0.2
     return "it trains, and learns more slowly" if is_slower else "nothing: the losses are the same"
 

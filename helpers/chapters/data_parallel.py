@@ -104,6 +104,7 @@ def lock_scene(two: Ranks) -> tuple[Scene, str]:
             ends[f"{what}, {way}"] = f"{times:.1f} times as fast"
     scene = parts_scene(rows, title=f"The time for doing the same work twice, fastest of {ROUNDS} rounds", ends=ends)
     fast = by_work["pure Python"]
+    # The limits lie between the choices, which are 2, 1 and 0.5 times as fast.
     answer = "twice as fast" if fast > 1.5 else "half as fast" if fast < 0.7 else "hardly faster than one"
     return scene, answer
 

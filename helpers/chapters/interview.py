@@ -330,6 +330,7 @@ def interval_lines(share_lost: Callable[[float, float, float], float], *, save: 
         mtbf = job_mtbf(gpu_mtbf, gpus)
         best, daly = young_interval(save, mtbf), daly_interval(save, mtbf)
         often, right, rarely = (share_lost(factor * best, save, mtbf) for factor in (1 / 4, 1, 4))
+        # The simulation draws failures at random, so its loss may differ by 1 % of the time from the formula's.
         assert right < min(often, rarely) and abs(right - lost_share(best, save, mtbf)) < 0.01
         lines.append(f"{gpus:>6,} GPUs: a failure every {mtbf / 3600:4.1f} h, so save every {best / 60:.1f} min")
         lines.append(f"        (Daly {daly / 60:.1f}); lost {right:.1%}; 4 x as often {often:.1%}, rarely {rarely:.1%}")

@@ -388,6 +388,7 @@ def segments_scene() -> tuple[Scene, int, int]:
     """
     counts, unit = (4, 8, 16), 4 * 1024 * 16  # unit: bytes of one layer's input
     inputs = {n: _held_by_backward(checkpointed_chain(n)) / unit for n in counts}
+    # The peaks are in inputs of a layer, of which 0.01 is 655 bytes.
     assert all(abs(peak - (n + 64 / n)) < 0.01 for n, peak in inputs.items()), "n + 64/n"
     by_torch = checkpointed_chain(8, partial(torch_checkpoint_sequential, use_reentrant=False))
     assert abs(_held_by_backward(by_torch) / unit - 16) < 0.01

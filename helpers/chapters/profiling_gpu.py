@@ -56,6 +56,7 @@ def gpu_steps_scene() -> Scene:
         busy = [_shares_of_slices(part, seconds) for part in (spans["forward"], sum(spans.values(), []))]
         for place, (compute, either) in enumerate(zip(*busy, strict=True)):
             for kind, low, high in (("forward", 0.0, compute), ("communication", compute, either)):
+                # A piece of less than 1 % of the bar's height would not be seen.
                 if high - low > 0.01:
                     at = {"x": _LEFT + place * width, "y": y + (1 - high) * _BAR, "width": width}
                     items.append(Rect(**at, height=(high - low) * _BAR, **kind_style(kind)))
@@ -147,6 +148,7 @@ def lead_scene() -> tuple[Scene, str]:
         {"lead": points}, x=x, y=y, marks=marks, title="How far the CPU is ahead of an A100, published"
     )
     left = after / before
+    # The limits lie between the choices, which are a share of 0, 1/2 and 1.
     return scene, "almost nothing" if left < 0.1 else "about half of it" if left < 0.75 else "still all of it"
 
 

@@ -119,6 +119,7 @@ def name_of_speedup(speedup: float) -> str:
     """Find the choice of 11.slow_link for this speed-up on four GPUs."""
     if speedup < 1:
         return "fewer than one GPU"
+    # 3 lies halfway between the choices 2 and 4.
     return "about 2 times as many" if speedup < 3 else "nearly 4 times as many"
 
 
