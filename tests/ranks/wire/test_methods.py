@@ -243,6 +243,8 @@ def skip_without_alltoall(name):
 
 def on_both(name):
     """The case on the wire and on a bare gloo group, with what the wire counted, logged and still holds."""
+    from tests.ranks.wire.test_methods import COLLECTIVES  # on the rank, because torch's options cannot be sent to it
+
     case = COLLECTIVES[name]
     rank, n = dist.get_rank(), dist.get_world_size()
     bare, world = dist.new_group(backend="gloo"), dist.group.WORLD
