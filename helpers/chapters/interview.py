@@ -1,9 +1,9 @@
 """Provides what the cells of the interview chapter call: pictures, comparisons with one process, and lines of text.
 
 The cells show the subject's own code, such as the ring of ring attention or the loop that loses work to failures. The
-functions here run this code on live ranks, compare it with one process, or format what it found. A function that
-returns lines returns one text, with line breaks. Where a docstring names a guess, such as interview.batch, the first
-value is one of its choices (helpers/chapters/__init__.py has the rule). The sections, in the order of the notebook:
+functions here run this code on live ranks, compare it with one process, or format what it found. "Lines" are one text.
+Where a docstring names a guess, such as interview.batch, the first value is one of its choices
+(helpers/chapters/__init__.py has the rule). The sections:
 
 how many GPUs                    the model states of a model, and the GPUs that hold them
 which strategy                   who talks to whom on each axis, and what the planner advises on each network
@@ -113,8 +113,7 @@ SHOWN_BY = {
     "zero-1-sends-like-ddp": ("08_zero", "traffic-table"),
     "one-f-one-b-idles-as-long": ("06_pipeline", "emulate"),
 }
-# A true claim is a Myth without a run, so that one layout of cards serves wrong and true claims.
-TRUE_CLAIMS = tuple(
+TRUE_CLAIMS = tuple(  # Myths without a run, so that one layout of cards serves wrong and true claims
     Myth(
         id=claim, claim=true_claims[f"{claim}.claim"], truth=true_claims[f"{claim}.truth"], run="", finds=(),
         shown_by=NotebookCell(notebook=notebook, anchor=anchor),
@@ -126,7 +125,7 @@ TRUE_CLAIMS = tuple(
 class Claims:
     """The claims with these names, wrong or true, each with its answer folded, and the other wrong ones in one fold.
 
-    shown: the named claims. others: the rest of the wrong ones.
+    shown: the named ones. others: the other wrong ones.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -174,7 +173,6 @@ def attention_in_both_ways(
     """Count the bytes that a rank sends in each way, and write lines that say so.
 
     The names of the ways are the choices of interview.context.
-
     qkv: query, key and value of all tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output
     for this rank's tokens, (heads, own tokens, head_dim). AssertionError where an output differs from one process, or
     where other bytes were sent than predicted.
@@ -323,14 +321,14 @@ def interval_lines(share_lost: Callable[[float, float, float], float], *, save: 
     """Lines for two numbers of GPUs: how often to save, and what is lost then, four times as often, and as rarely.
 
     share_lost(interval, save, mtbf) simulates failures, all in seconds. save: how long a checkpoint stops the job.
-    gpu_mtbf: seconds between failures of one GPU. AssertionError where another interval loses less than the best one.
+    gpu_mtbf: seconds between failures of one GPU. AssertionError where another interval loses less than the
+    best one, or where the simulation, which is random, is 1 % of the time off the formula.
     """
     lines = []
     for gpus in (1024, 16_384):
         mtbf = job_mtbf(gpu_mtbf, gpus)
         best, daly = young_interval(save, mtbf), daly_interval(save, mtbf)
         often, right, rarely = (share_lost(factor * best, save, mtbf) for factor in (1 / 4, 1, 4))
-        # The simulation draws failures at random, so its loss may differ by 1 % of the time from the formula's.
         assert right < min(often, rarely) and abs(right - lost_share(best, save, mtbf)) < 0.01
         lines.append(f"{gpus:>6,} GPUs: a failure every {mtbf / 3600:4.1f} h, so save every {best / 60:.1f} min")
         lines.append(f"        (Daly {daly / 60:.1f}); lost {right:.1%}; 4 x as often {often:.1%}, rarely {rarely:.1%}")
@@ -341,7 +339,6 @@ def slow_step_lines() -> str:
     """Write lines for interview.slow: what stays the same for two causes when a step takes 0.8 s in place of 0.5 s."""
     lines = []
     for name, every_steps in {"a cause in the loop": True, "a cause outside": False}.items():
-        # Steps and minutes from one slow step to the next, when a step takes 0.5 s, and when it takes 0.8 s.
         (steps, _), (steps_later, _) = found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
         same = "steps" if steps == steps_later else "minutes"
         assert same == ("steps" if every_steps else "minutes")

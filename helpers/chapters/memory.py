@@ -386,9 +386,8 @@ def segments_scene() -> tuple[Scene, int, int]:
     With n segments, the peak is n inputs of segments and the 64 / n inputs inside the segment that is recomputed.
     AssertionError where a measured peak is another, or torch's differs.
     """
-    counts, unit = (4, 8, 16), 4 * 1024 * 16  # unit: bytes of one layer's input
+    counts, unit = (4, 8, 16), 4 * 1024 * 16  # unit: bytes of one layer's input, of which 0.01 is 655
     inputs = {n: _held_by_backward(checkpointed_chain(n)) / unit for n in counts}
-    # The peaks are in inputs of a layer, of which 0.01 is 655 bytes.
     assert all(abs(peak - (n + 64 / n)) < 0.01 for n, peak in inputs.items()), "n + 64/n"
     by_torch = checkpointed_chain(8, partial(torch_checkpoint_sequential, use_reentrant=False))
     assert abs(_held_by_backward(by_torch) / unit - 16) < 0.01

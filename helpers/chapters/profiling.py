@@ -5,11 +5,8 @@ therefore emulated, and say nothing about the speed of this machine. A `PacedLin
 backward take the given seconds. Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f
 in each process of a pool and returns the list of results. Those for buckets need ranks with the emulated link
 TUNING_LINK. Functions that end in `_scene` return a picture. A `TraceRun` is what torch.profiler recorded of a job,
-read from its files: steps and a timeline by rank.
-
-Where a docstring names a guess, such as 10.moving, the text that is returned is one of the choices of that guess in the
-notebook, word for word (helpers/chapters/__init__.py has the rule). The limits between two choices lie about halfway
-between what the choices say.
+read from its files: steps and a timeline by rank. Where a docstring names a guess, such as 10.moving, the text that is
+returned is one of its choices, word for word (helpers/chapters/__init__.py has the rule).
 """
 
 from __future__ import annotations
@@ -160,8 +157,7 @@ def messages_scene(run: TraceRun, number: int, rank: int) -> tuple[Scene, str]:
     captions["summary"] = f"Of all message time {share:.0%} is moving bytes."
     steps = {rank: [(shown.start, f"step {number}")]}
     scene = trace_scene(shown, start=shown.start, end=shown.end, ranks=[rank], steps=steps, **captions)
-    # 1/3 is what the choice says; 2/3 is as far above a half as 1/3 is below it.
-    texts = {1 / 3: "less than a third of it", 2 / 3: "about a half of it"}
+    texts = {1 / 3: "less than a third of it", 2 / 3: "about a half of it"}  # 2/3 is as far from a half as 1/3
     return scene, next((text for limit, text in texts.items() if share < limit), "nearly all of this time")
 
 
@@ -322,10 +318,7 @@ def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24)
 
 
 def which_queue_hides(short: float, long: float) -> str:
-    """Say which queue hides a late batch, as a choice of 10.prefetch.
-
-    short, long: seconds of the step with each queue.
-    """
+    """Say which queue hides a late batch, as a choice of 10.prefetch. short, long: seconds of the step with each."""
     # The step takes 0.02 s if all of the delay of 0.25 s is hidden. Below 0.13 s it waits for less than half of it.
     hides = [seconds < 0.13 for seconds in (short, long)]
     return "both" if all(hides) else "only the long one" if hides[1] else "neither"
