@@ -8,9 +8,7 @@ training_step.py    04.order     the order of unscaling, clipping, stepping and 
 hints.yaml          what a learner is told about each known mistake
 messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "number_formats.SCALE" is the Task called SCALE in number_formats.py; tasks are listed from easy to hard. No
-learner's code may use what the lab forbids, since that is what the learner is to write.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -6,8 +6,7 @@ ring.py          01.reduce_scatter, 01.all_reduce        chunks that travel arou
 hints.yaml       what a learner is told about each known mistake
 messages.yaml    what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "cost.COST" is the Task called COST in cost.py; tasks are listed from easy to hard.
-
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 Begin with the module of the first task that LAB lists.
 """
 

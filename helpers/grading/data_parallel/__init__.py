@@ -9,9 +9,7 @@ parallel_apply.py   02.parallel_apply            one thread per replica
 hints.yaml          what a learner is told about each known mistake
 messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "memory.MEMORY" is the Task called MEMORY in memory.py; tasks are listed from easy to hard. No learner's code
-may use what the lab forbids, since that is what the learner is to write.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -10,10 +10,7 @@ sampler.py         03.sampler     which examples a rank sees in each epoch
 hints.yaml         what a learner is told about each known mistake
 messages.yaml      what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "gradients.START" is the Task called START in gradients.py; tasks are listed from easy to hard. No learner's
-code may use what the lab forbids, since that is what the learner is to write, nor make an instance of
-forbids_instances.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -4,10 +4,7 @@ saving.py      12.save, on a simulated disk, and 12.interval: how and how often 
 membership.py  12.verdict and 12.regroup: which ranks have failed, and which node gets which rank next
 resuming.py    12.resume and 12.reshard: what a rank reads when the job goes on
 
-LAB is the record by which the grader finds the lab. "saving.SAVE" is the Task called SAVE in saving.py, which is
-imported only when it is asked for. `tasks` are in order from easy to hard. An answer may not use what `forbids` lists,
-because it would do the learner's work.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -12,10 +12,7 @@ mistakes.yaml          the known mistakes, as edits of the right answers
 hints.yaml             what a learner is told about each of them
 messages.yaml          what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "byte_formulas.COUNT" is the Task called COUNT in byte_formulas.py; tasks are listed from easy to hard, and
-those in_chapter are asked by the chapter alone. No learner's code may use what the lab forbids, since that is what the
-learner is to write.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -9,9 +9,7 @@ stage.py       06.stage        one rank that runs its list of actions, on live r
 hints.yaml     what a learner is told about each known mistake
 messages.yaml  what its judges say besides: names of values, and sentences about what is wrong
 
-In LAB, "schedule.GPIPE" is the Task called GPIPE in schedule.py. No learner's code may use what the lab forbids, since
-that is what the learner is to write.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

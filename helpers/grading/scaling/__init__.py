@@ -6,9 +6,7 @@ measurements.py  11.efficiency and 11.fit: what times on several numbers of GPUs
 planning.py      11.exposed and 11.bubble, what a step loses; 11.plans and 11.days, the fastest plan and its time
 step_terms.py    11.step, which only the chapter asks: the terms of a step of a Llama
 
-LAB is the record by which the grader finds the lab. "planning.BUBBLE" is the Task called BUBBLE in planning.py, which
-is imported only when it is asked for. `tasks` are in order from easy to hard.
-
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -6,8 +6,7 @@ uneven_data.py   00.total   the number of examples on all ranks
 hints.yaml       what a learner is told about each known mistake
 messages.yaml    the names of values in what the judges say
 
-In LAB, "uneven_data.TOTAL" is the Task called TOTAL in uneven_data.py. `in_chapter` means that the chapter asks them.
-
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 Begin with the module of the first task that LAB lists.
 """
 

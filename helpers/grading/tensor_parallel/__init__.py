@@ -6,11 +6,7 @@ vocab_loss.py        07.cross_entropy, a loss of which each rank holds the logit
 forward_only.py      07.heads, and the chapter's exercises 07.mlp, 07.token_loss and 07.norm
 forward_backward.py  used by the first three: runs both passes on a rank, and judges the messages of each pass
 
-LAB is the record by which the grader finds the lab. "operators.IDENTITY_ALL_REDUCE" is the Task called
-IDENTITY_ALL_REDUCE in operators.py, which is imported only when it is asked for. `tasks` are in order from easy to
-hard. `in_chapter` are tasks that only the chapter asks. An answer may not use what `forbids` lists, because it would do
-the learner's work.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 

@@ -9,10 +9,7 @@ experts.py     wb.experts             a mixture of experts
 grpo.py        wb.grpo                the loss of GRPO
 clocks.py      wb.clock               two ranks' clocks on one time axis
 
-LAB is the record by which the grader finds the tasks. "experts.EXPERTS" is the Task called EXPERTS in experts.py, which
-is imported only when it is asked for. This folder is no lab, so `tasks` is empty; `in_chapter` has the tasks that no
-lab asks.
-
+LAB is the lab's entry in labs.yaml: its tasks in their order.
 Begin with clocks.py.
 """
 

@@ -7,10 +7,7 @@ stage2.py   08.stage2, and the chapter's exercise 08.global_norm: gradients in s
 stage3.py   08.stage3, and the chapter's exercise 08.stage3_forward: parameters in shards
 cost.py     08.cost: the bytes that a rank holds and sends, stage by stage
 
-LAB is the record by which the grader finds the lab. "shards.SHARD" is the Task called SHARD in shards.py, which is
-imported only when it is asked for. `tasks` are in order from easy to hard. `in_chapter` are tasks that only the chapter
-asks. An answer may not use what `forbids` lists, because it would do the learner's work.
-
+LAB is the lab's entry in labs.yaml: the order of its tasks, and what of torch no answer may use.
 Begin with the module of the first task that LAB lists.
 """
 
