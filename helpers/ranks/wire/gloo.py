@@ -1,39 +1,48 @@
 """Provides what the wire must do because gloo is as it is: who needs whom, how to wait, how to close connections.
 
-The "wire" is this package's ProcessGroup, which wraps gloo's (wire.py). A "work" is torch's object for an operation in
-flight. A "world" is the set of groups that the ranks of a task use; after a failure they make a new one.
+The "wire" is this package's ProcessGroup, which wraps gloo's. Its class `Wire` is in wire.py, and `WireGroup`, which it
+asks to carry out each operation, is in group.py. A "work" is torch's object for an operation in flight. A "world" is
+all process groups that a process makes between one install() or reset() and the next; after a failure the ranks begin
+a new one.
 
 `ranks_needed_by` lists the ranks without which an operation cannot complete (as observed with torch 2.13).
 
 Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future, so some thread must wait inside gloo.
 Such a wait ends only when the operation completes or when the group's connections are closed, after which a new world
-is needed. It reacts neither to signals nor to the failure of other ranks. A `DirectWait` is one such wait. Its life:
+is needed. It reacts neither to signals nor to the failure of other ranks. A `DirectWait` is one such wait. Its fields
+say how far it is:
 
-    free       no thread waits yet
-    taken      by the program's thread that calls `wait()`, because passing the result between threads would take longer
-               than a small message; or by a thread of `Waiters`, if the program has not waited for 50 ms
-    done       the call inside gloo has returned or raised
-    callback   `done(error)` is called, which completes the operation
+    taken     whether a thread has taken the wait. That is the program's thread which calls `wait()`, because passing
+              the result between threads would take longer than a small message; or a thread of `Waiters`, if the
+              program has not waited for 50 ms. After `end` no thread can take it.
+    inside    whether the program's thread has taken it and has not come back from gloo
+    call      the blocking call into gloo. It is None once the call is over, or once `Waiters` has it.
+    on_end    is called with the error of the call, or with None, and completes the operation. It becomes None with
+              `call`.
 
 Closing. When an operation has failed, the group's connections are *closed*, so that threads inside gloo return.
 `WireGroup.cut` does this, and gives up the world. A program *shuts down* a group when it destroys it. Both run into
-bugs:
+bugs, the first two of gloo and the third of torch:
 
 1.  gloo does not tell a send that waits in the queue of a connection when the connection fails. A thread of gloo then
     waits for the group's timeout, an hour, and the thread that destroys the group waits for that thread.
 2.  gloo stops reading from a connection at a message whose receiver is gone, so it does not see the connection fail.
     The threads wait as with the first bug.
-3.  DDP's reducer may hold the last reference to a group (a bug of torch). It then waits for the group's threads while
-    it holds the interpreter's lock, and a thread that still reports its last operation to Python waits for that lock.
 
-What we do against the first two: closing the sockets from outside would run into them. A gloo thread whose operation
-fails takes the next one from its queue while the other connections have yet to fail. Therefore
+    We cannot close the sockets ourselves: they would fail one after the other, and a gloo thread would start its next
+    operation on one that is still open, which is bug 1 or 2. But when a receive times out, gloo closes all of a group's
+    connections at once. So `close_connections` makes a receive time out.
 
-    close_connections   uses that gloo closes all connections of a group by itself when a receive times out
-    duplicate_socket    keeps the sockets open until the ranks have met again, since a slower peer still writes
-    ClosedGroups        keeps a group that has an operation in flight, so that it is never destroyed
+    A slower peer may still write to a connection that gloo has closed here. This one connection would then fail on the
+    peer while its others are open, so the peer would run into bug 1 or 2. So `duplicate_socket` keeps each socket open
+    until all ranks have met in a new world.
 
-Against the third, ClosedGroups keeps the last groups that were shut down for a while, too.
+    A thread of gloo may still be inside an operation. Whoever destroys the group would wait for that thread, perhaps
+    for the hour. So `ClosedGroups.busy` keeps such a group for as long as a thread is inside.
+3.  DDP's reducer may hold the last reference to a group. It then waits for the group's threads while it holds the
+    interpreter's lock, and a thread that still reports its last operation to Python waits for that lock. We cannot
+    make the reducer let go of the group earlier. So `ClosedGroups.shut_down` holds a reference of its own to the last
+    groups that were shut down.
 """
 
 from __future__ import annotations
@@ -53,6 +62,7 @@ from queue import SimpleQueue
 import torch
 import torch.distributed as dist
 
+# -- who needs whom --------------------------------------------------------------------------------------------------
 WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")  # operations whose works have no future
 
 
@@ -60,8 +70,8 @@ def ranks_needed_by(name: str, root: int | None, me: int, size: int) -> list[int
     """The ranks without which gloo cannot complete operation `name` on rank `me`.
 
     A gather or scatter needs the root, and the root needs everyone. A broadcast runs down a binomial tree, in which a
-    rank needs the ranks between it and the root, and its own children. Everything else needs everyone. Ranks are group
-    ranks.
+    rank needs its parents up to and including the root, and its own children. Everything else needs everyone. Ranks are
+    group ranks.
     """
     everyone = [r for r in range(size) if r != me]
     if name in ("gather", "scatter"):
@@ -77,6 +87,7 @@ def ranks_needed_by(name: str, root: int | None, me: int, size: int) -> list[int
     return [(one + root) % size for one in above + [b for b in below if b < size]]
 
 
+# -- how to wait -----------------------------------------------------------------------------------------------------
 @dataclass
 class BlockingCall:
     """A stand-in for a work, for operations that gloo offers only as a blocking call. Its `wait` makes that call."""
@@ -109,37 +120,37 @@ def open_sockets() -> dict[int, int]:
     return found
 
 
-Done = Callable[[BaseException | None], None]  # called with the error of a wait, or None
+OnEnd = Callable[[BaseException | None], None]  # called with the error of a wait, or None
 
 
 class Waiters:
     """Threads that wait in gloo on behalf of others. An idle thread is kept for the next wait."""
 
     def __init__(self):
-        self.jobs: SimpleQueue[tuple[Callable[[], object], Done]] = SimpleQueue()
+        self.jobs: SimpleQueue[tuple[Callable[[], object], OnEnd]] = SimpleQueue()
         self.lock, self.num_idle = threading.Lock(), 0
 
-    def call(self, wait: Callable[[], object], done: Done) -> None:
-        """Call `wait()` in a thread of its own, then `done(None)` or `done(error)`."""
+    def call(self, wait: Callable[[], object], on_end: OnEnd) -> None:
+        """Call `wait()` in a thread of its own, then `on_end(None)` or `on_end(error)`."""
         with self.lock:
             needs_thread = self.num_idle == 0
             if not needs_thread:
                 self.num_idle -= 1
-        self.jobs.put((wait, done))
+        self.jobs.put((wait, on_end))
         if needs_thread:
             threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
 
     def _serve(self) -> None:
         """Run by each thread: make one wait after the other."""
         while True:
-            wait, done = self.jobs.get()
+            wait, on_end = self.jobs.get()
             try:
                 wait()
             except Exception as error:
-                done(error)
+                on_end(error)
             else:
-                done(None)
-            del wait, done  # they hold the operation, and with it its tensors
+                on_end(None)
+            del wait, on_end  # they hold the operation, and with it its tensors
             with self.lock:
                 self.num_idle += 1
 
@@ -147,21 +158,21 @@ class Waiters:
 class DirectWait:
     """A blocking wait inside gloo, which one thread makes: the first one that calls `wait`, or one of `waiters`.
 
-    call: the wait. done: is called with its error or None. cut: closes the group's connections, which ends the call.
-    The module's docstring lists the states.
+    call: the blocking call into gloo. on_end: is called with its error or None. cut: closes the group's connections,
+    which ends the call. The module's docstring says what the fields mean during its life.
     """
 
-    def __init__(self, call: Callable[[], object], done: Done, waiters: Waiters, cut: Callable[[], None]):
-        self.call, self.done, self.waiters, self.cut = call, done, waiters, cut
+    def __init__(self, call: Callable[[], object], on_end: OnEnd, waiters: Waiters, cut: Callable[[], None]):
+        self.call, self.on_end, self.waiters, self.cut = call, on_end, waiters, cut
         self.lock = threading.Lock()
-        self.taken = False  # whether a thread makes the call, or made it
+        self.taken = False  # whether a thread makes the call or made it, or `end` has forbidden it
         self.inside = False  # whether the program's thread, which called `wait`, makes the call
 
     def wait(self) -> None:
         """Make the call in this thread, unless another thread has taken it."""
         if not self._take(inside=True):
             return
-        # What `done` gets after a KeyboardInterrupt, which `except Exception` lets pass.
+        # What `on_end` gets after a KeyboardInterrupt, which `except Exception` lets pass.
         error: BaseException | None = RuntimeError("the wait was interrupted")
         try:
             with SIGNALS.calling(self.cut):
@@ -171,8 +182,8 @@ class DirectWait:
             error = raised
         finally:
             self.inside = False
-            _, done = self._take_callbacks()
-            done(error)
+            _, on_end = self._take_callbacks()
+            on_end(error)
 
     def hand_over(self) -> None:
         """Let a thread of `waiters` make the call, unless another thread has taken it already."""
@@ -189,13 +200,13 @@ class DirectWait:
         if self.inside:
             self.cut()
 
-    def _take_callbacks(self) -> tuple[Callable[[], object], Done]:
-        """`call` and `done`, which are dropped here: they lead to the operation, and would keep its tensors alive."""
-        callbacks, self.call, self.done = (self.call, self.done), None, None
+    def _take_callbacks(self) -> tuple[Callable[[], object], OnEnd]:
+        """`call` and `on_end`, which are dropped here: they lead to the operation, and would keep its tensors alive."""
+        callbacks, self.call, self.on_end = (self.call, self.on_end), None, None
         return callbacks
 
     def _take(self, *, inside: bool = False) -> bool:
-        """Take the call. Whether it was free. inside: whether the program's thread will make it.
+        """Take the call. Returns whether no thread had taken it. inside: whether the program's thread will make it.
 
         Both are set under the lock, or `end` could come between them and leave the program's thread inside gloo.
         """
@@ -205,6 +216,7 @@ class DirectWait:
         return was_free
 
 
+# -- interrupts ------------------------------------------------------------------------------------------------------
 class Signals:
     """Gets the main thread out of gloo at an interrupt.
 
@@ -213,7 +225,8 @@ class Signals:
     """
 
     def __init__(self):
-        self.ends_waits = True  # False: an interrupt waits until gloo returns; a program sets this that handles it then
+        # False: an interrupt is handled only after gloo returns; `train` sets this to finish its step first.
+        self.ends_waits = True
         self.cut: Callable[[], None] | None = None  # closes the connections of the group that the main thread waits for
         self.pipe: tuple[int, int] | None = None
 
@@ -250,6 +263,9 @@ class Signals:
 SIGNALS = Signals()
 
 
+# -- how to close connections ----------------------------------------------------------------------------------------
+# A wire is annotated as a dist.ProcessGroup here, because wire.py and group.py, with Wire and WireGroup, import this
+# file.
 UNUSED_TAG = 2**31 - 1  # of a message that nobody sends
 ONE_MILLISECOND = datetime.timedelta(milliseconds=1)  # the timeout of a receive that is meant to time out
 
@@ -279,13 +295,15 @@ class ClosedGroups:
     """What must be kept of the groups that were closed in this process until all ranks have met in a new world.
 
     sockets: duplicates that keep connections open. busy: wires whose group may have an operation that has not ended.
-    shut_down: the last groups that the program itself destroyed.
+    shut_down: the wires of the last groups that the program itself destroyed.
     """
 
     def __init__(self):
         self.sockets: list[int] = []
         self.busy: list[dist.ProcessGroup] = []
-        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # because of the third bug above
+        # Because of the third bug above. Eight are enough: a group's threads need milliseconds to report their last
+        # operation, and only then may the group go, which is when eight later groups have been shut down.
+        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)
 
     def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
         """Keep a wire whose connections are about to be closed, and duplicates of its sockets."""

@@ -1,10 +1,11 @@
 """Holds what all groups of one process share: settings, injected fault, pending operations, link and listeners.
 
 The "wire" is a ProcessGroup around gloo's (wire.py), through which every operation of torch.distributed passes. A
-`WireConfig` has its settings. A `Session` belongs to one "world", which is the set of process groups that the ranks
-use until a failure makes them begin anew. A `WireWork` is an operation in flight. An `EmulatedLink` delays each
-operation as a network would; group.py finds the link that joins the ranks of an operation with `between`, its duration
-with `link_seconds`, the time at which it can start with `reserve`, and completes it at the right moment with `hold`.
+`WireConfig` has its settings. A `Session` belongs to one world. A "world" is all process groups that a process makes
+between one install() or reset() and the next; after a failure the ranks begin a new one. A `WireWork` is an operation
+in flight. An `EmulatedLink` delays each operation as a network would; group.py finds the link that joins the ranks of
+an operation with `between`, its duration with `link_seconds`, the time at which it can start with `reserve`, and
+completes it at the right moment with `hold`.
 """
 
 from __future__ import annotations

@@ -6,20 +6,36 @@
 "wire" is a backend for init_process_group, like "gloo". Every operation of every group passes through `Wire`, a
 ProcessGroup around the real one, which is gloo. Code that trains knows nothing of it. `World` holds all groups of this
 process, with the thread that watches over them. With `inner="nccl"` the wire keeps the log and compares operations
-before it issues them, but it cannot end a blocked NCCL kernel.
+before it issues them, but it cannot end a blocked NCCL kernel. Begin with group.py, which lists the steps of an
+operation.
 
-The words: a "world" lasts from one install() or reset() to the next. It is "broken" once its ranks did not issue the
-same operations or its connections were closed. The "board" is a file in shared memory in which the ranks of a group
-compare operations (board.py). A "card" is a simulated GPU (helpers/devices/cards), whose tensors hold their elements in
-CPU memory. "Rules" are those of another backend, NCCL's, which say what that backend would make of the operations that
-gloo runs (rules.py); without them `session.rules` is None.
+The words: a "world" is all process groups that a process makes between one install() or reset() and the next; after a
+failure the ranks begin a new one. It is "broken" once its ranks did not issue the same operations or its connections
+were closed. The "board" is a file in shared memory in which the ranks of a group compare operations (board.py). A
+"card" is a simulated GPU (helpers/devices/cards), whose tensors hold their elements in CPU memory. "Rules" are those of
+another backend, NCCL's, which say what that backend would make of the operations that gloo runs (rules.py); without
+them `session.rules` is None.
 
     install, reset                       begin a world; init_process_group with the backend "wire" then works
     subscribe, counters, pending         a log of completed operations; what was issued; what is not complete
+    num_not_awaited                      how many of its operations the program has not waited for
     broken, cause_of                     why this world cannot go on; the WireError behind an error
     fail_pending, cut                    end what waits: in this process only, or by closing the connections
     release_closed_groups                forget the groups of the old world, once all ranks are in a new one
+    current_session                      what all groups of this process's world share, for NCCL's rules
     WireConfig, WireError, PendingOp     the settings, the error, and the record of a pending operation
+
+With cards, `WireConfig.cpu` says what happens to tensors on the CPU:
+
+    "together"   they go through the same group as the cards' tensors
+    "apart"      they go through a second group of the same ranks (`TwoWires`)
+    "refused"    they raise, as where "nccl" is the only backend
+
+`install` also replaces three functions of torch:
+
+    monitored_barrier     because torch's asks for a group whose backend is named "gloo"
+    batch_isend_irecv     because NCCL's rules must see a batch as one operation
+    _process_group_name   because every rank calls it in new_group, so that the ranks can compare these calls
 """
 
 from __future__ import annotations
@@ -66,7 +82,9 @@ class World:
     def join(self, group: WireGroup) -> None:
         """Add a group to this world."""
         others = [one for one in self.groups if not one.is_released]
-        if not others:  # torch counts the names of a world's groups from 0 again
+        # After a restart torch gives its groups the names 0, 1, … again, so the old counters would be taken for the new
+        # groups'.
+        if not others:
             self.session.counters = {group.name: 0}
         self.groups = [*others, group]
 
@@ -136,7 +154,9 @@ class Wire(Methods, dist.ProcessGroup):
     """
 
     def __init__(self, store: dist.Store, group: WireGroup, backend: dist.Backend, kind: dist.ProcessGroup.BackendType):
-        super().__init__(group.rank, group.size)  # torch refuses a store from a subclass
+        # ProcessGroup's constructor with a store cannot be called from a Python subclass, so only rank and size go to
+        # super().
+        super().__init__(group.rank, group.size)
         self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
         for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
             devices = _devices(kind)
@@ -159,7 +179,11 @@ class Wire(Methods, dist.ProcessGroup):
 
 
 class TwoWires(Wire):
-    """A Wire with a second wire for tensors on the CPU, which is not part of the order of the cards' operations."""
+    """With cpu="apart" a group is two: one for the cards and one for CPU tensors, as with torch's "cpu:gloo,cuda:nccl".
+
+    Each call goes to the one where its tensors are: this Wire, or `cpu_wire`. Only operations on cards are compared in
+    order with each other.
+    """
 
     cpu_wire: Wire
 
@@ -249,7 +273,7 @@ def release_closed_groups() -> None:
 
 
 def _watched_session() -> Session | None:
-    """The session of a world whose waits somebody watches, or None."""
+    """The session, if config.check is on and the world is open; else None."""
     return _world.session if _world is not None and not _world.closed and _world.session.config.check else None
 
 
@@ -285,10 +309,13 @@ def _create(options, backend_options=None) -> Wire:
     """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
-    is_default, too_late = not options.global_ranks_in_group, None
+    is_default = not options.global_ranks_in_group
+    # Raised only after the group is made, because the other ranks have already decided to go on and wait for us inside
+    # gloo.
+    late_error = None
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     if _world.session.config.check and _world.session.config.inner == "gloo":  # NCCL connects ranks at their first use
-        too_late = meet(_world.session, "init_process_group" if is_default else NEW_GROUP, options.store, ranks)
+        late_error = meet(_world.session, "init_process_group" if is_default else NEW_GROUP, options.store, ranks)
     if _world.session.config.cpu == "apart":  # as with torch's backend "cpu:gloo,cuda:nccl"
         cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)  # None: no options of a backend
         made = _make_wire(TwoWires, options, backend_options)
@@ -299,8 +326,8 @@ def _create(options, backend_options=None) -> Wire:
         _world.calls = GroupCalls(_world.session, _board_path(options, ranks, NEW_GROUP))
     if _world.session.rules is not None:
         _world.session.rules.group_made(call_site(), made.group.name, made.group.ranks)
-    if too_late is not None:
-        raise too_late
+    if late_error is not None:
+        raise late_error
     return made
 
 
@@ -357,7 +384,7 @@ def _board_path(options, ranks: tuple[int, ...], name: str) -> str:
 
 
 def _monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-    """`dist.monitored_barrier` asks for gloo by name; behind the wire there is gloo."""
+    """Replaces `dist.monitored_barrier`, which asks for gloo by name, because behind the wire there is gloo."""
     group = group or dist.group.WORLD
     if isinstance(group, Wire):
         return group.monitored_barrier(timeout, wait_all_ranks)
@@ -381,7 +408,11 @@ def _batch_isend_irecv(p2p_op_list):
 
 
 def _process_group_name(ranks, use_hashed_name):
-    """Replaces a function that torch calls in new_group on every rank, also on those that are not in the group."""
+    """Replaces torch's function of this name, to compare the calls of new_group.
+
+    torch calls this function in new_group on every rank, also on those that are not in the group, so it is the one
+    place where all ranks can be compared when they make a group.
+    """
     if ranks and not use_hashed_name and _world is not None and isinstance(dist.group.WORLD, Wire):
         site = call_site()
         if _world.session.rules is not None:
