@@ -1,4 +1,4 @@
-"""Starts one process in a sandbox: `python -I launcher.py CONFIG`, with CONFIG in JSON (isolation.launcher_config).
+"""Starts one process in a sandbox: `python -I launcher.py CONFIG`, with CONFIG in JSON (isolation.py writes it).
 
 At every level the process gets a clean environment, the limits, no capability and no right to gain one (on Linux).
 The isolation levels add to this:
@@ -17,7 +17,8 @@ isolation_level   one of the three above
 command           the command line to run; the fork server (fork_server.py) gives a function under "run" instead
 control           file descriptor of the socket to the grader, -1 for none; all others but 0, 1 and 2 are closed
 lifeline          file descriptor of the lifeline
-home              the folder in which the process runs and may write
+home              the folder in which the process runs and may write; at the level "namespaces" it must lie in one of
+                  the TEMPORARY folders, because everything else is read-only there
 hide, keep        paths that must be empty for the process, and paths below them that must stay visible
 env, limits       environment variables, and resource limits such as {"RLIMIT_CPU": 400}
 uid               the user id for the level "uid"
@@ -54,11 +55,11 @@ LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 
 
 def main(config: dict) -> int:
-    """Start the process and wait for its end. Returns its exit code, or 124 if the lifeline was closed.
+    """Start the process and wait for its end. Returns its exit code.
 
-    A code below 0 is the number of the signal that ended the process; `exit_status` makes it what a shell reports.
-
-    125 and 126 mean that the sandbox did not start, because the process or the launcher could not be set up.
+    A negative code -n means that signal n ended the process; `exit_status` makes it what a shell reports. 124 means
+    that the lifeline was closed. In two cases the sandbox did not start: the process ends with 125 if it could not be
+    turned into the command, and the launcher ends with 126 if its own setup failed, such as that of the namespaces.
     """
     if sys.platform.startswith("linux"):
         _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)  # orphans become children of this process, which can then end them
@@ -91,7 +92,9 @@ def _run_in_namespaces(config: dict) -> int:
     if first == 0:
         os._exit(exit_status(_run_first_process(config)))
     with suppress(OSError):
-        os.close(config["control"])  # only the command may hold the socket, so that its end closes the socket
+        # Process 1 and the command inherited the socket. Without this copy it closes once those two have ended, and
+        # the end of the command ends process 1, so the grader sees the end of the command at once.
+        os.close(config["control"])
     return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
 
 

@@ -2,10 +2,10 @@
 
 Legend: B = rows of the batch, C = classes.
 
-This model ends in logits, for cross entropy. Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss
-instead. BCELoss averages over B x C values. With ten classes, and probabilities that are all 1/10 at first, its
-gradients of the logits are nine times smaller than those of cross entropy, and they become noise once a probability
-rounds to 0 or 1.
+Why it returns logits: the loss of this course is cross entropy, which takes logits, whereas old blog posts teach with a
+`Classifier` that ends in Softmax and is trained with BCELoss, a mean over B x C values. With ten classes, and
+probabilities that are all 1/10 at first, the gradients that the logits get from BCELoss are nine times smaller than
+the gradients that they get from cross entropy, and they become noise once a probability rounds to 0 or 1.
 """
 
 from collections.abc import Sequence

@@ -41,9 +41,8 @@ class StepReport:
     """What one rank measured in one step.
 
     loss: of the whole batch, equal on all ranks. norm: of all gradients before clipping. seconds: of the step.
-    stop_requested: whether a signal to stop had come before the step: under torchrun to this rank, elsewhere to the
-    main process, which tells all ranks the same. The loop reads it under torchrun only, where a signal may have reached
-    some ranks and not others.
+    stop_requested: whether a stop signal came before this step. Under torchrun each rank has its own answer, so the
+    loop asks all of them. Otherwise the main process gives all ranks the same answer, and nobody reads this field.
     memory, timeline, sent: peak memory by kind, spans, and bytes sent on each axis, only where they were recorded.
     """
 
@@ -64,12 +63,14 @@ class TrainingRun:
         config = replace(CONFIGS[settings.size], dropout=settings.dropout)
         torch.manual_seed(settings.seed)
         model = GPT(config).to(device)
-        options = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
-        options["seed"] = settings.seed if settings.dropout else None  # from which dropout draws
+        trainer_options = dict(
+            loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype]
+        )
+        trainer_options["seed"] = settings.seed if settings.dropout else None  # from which dropout draws
         if settings.resume is None:
-            self.trainer = Trainer(model, settings.plan, lr=settings.lr, **options)
+            self.trainer = Trainer(model, settings.plan, lr=settings.lr, **trainer_options)
         else:
-            self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **options)
+            self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **trainer_options)
         for group in torch_optimizer(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
         self.context = config.context
@@ -164,22 +165,26 @@ def start(settings: TrainOptions, device: str) -> tuple[str, Path]:
 
 
 def step(
-    stop_requested: bool, with_memory: bool, with_timeline: bool, kill: Kill | None = None, usual: float = 0.0
+    stop_requested: bool, with_memory: bool, with_timeline: bool, kill: Kill | None = None, usual_seconds: float = 0.0
 ) -> StepReport:
-    """Trains one step on this rank. kill: the death that is planned in it. usual: the seconds that a step takes.
+    """Trains one step on this rank. kill: the death that is planned in it, if there is one.
 
-    With --chaos a rank is killed at a planned moment within the step, which is a fraction of its usual time.
+    usual_seconds: how long a step usually takes. With --chaos a rank is killed at a planned moment within the step,
+    which is given as a fraction of this time.
     """
-    with _killed_as_planned(kill, usual):
+    with _killed_as_planned(kill, usual_seconds):
         if with_memory or with_timeline:
             return _run.recorded_step(stop_requested, with_memory=with_memory, with_timeline=with_timeline)
         return _run.step(stop_requested)
 
 
-def save(folder: Path, kill: Kill | None = None, usual: float = 0.0) -> str:
-    """Saves a checkpoint. Returns why it could not be saved, the same text on every rank, or ""."""
+def save(folder: Path, kill: Kill | None = None, usual_seconds: float = 0.0) -> str:
+    """Saves a checkpoint. Returns why it could not be saved, the same text on every rank, or "".
+
+    kill, usual_seconds: as in `step`, for the save.
+    """
     try:
-        with _killed_as_planned(kill, usual):
+        with _killed_as_planned(kill, usual_seconds):
             _run.trainer.save(folder)
     except ValueError as problem:
         return str(problem)
@@ -187,11 +192,11 @@ def save(folder: Path, kill: Kill | None = None, usual: float = 0.0) -> str:
 
 
 @contextmanager
-def _killed_as_planned(kill: Kill | None, usual: float) -> Iterator[None]:
+def _killed_as_planned(kill: Kill | None, usual_seconds: float) -> Iterator[None]:
     """Kills this process inside the block if the plan says so: at the planned moment, or at the end of the block."""
     is_mine = kill is not None and kill.rank == dist.get_rank()
     if is_mine:
-        arm(kill, usual)  # starts a timer, which carries out the kill after a fraction of the usual time
+        arm(kill, usual_seconds)  # starts a timer, which carries out the kill after a fraction of the usual time
     yield
     if is_mine:
         strike(kill)  # now, because the block was over before the timer
