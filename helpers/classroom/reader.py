@@ -1,19 +1,21 @@
-"""Reads strangers' notebooks and progress files inside a sandbox, and answers with plain data over a socket.
+"""Reads strangers' notebooks and progress files inside a sandbox, and replies with plain data over a socket.
 
 Nothing of a notebook is run here. Python's parsers of JSON and of source are large programs in C, and what follows them
-is recursive, so a file could be made to end this process, or to need much time or memory. That then costs one
-submission its points, and not the class. The limits of cell_source.py keep the time in proportion to the size of the
-file; a limit on processor time and memory around each answer holds where they do not.
+is recursive, so a file could be made to end this process, or to need much time or memory. Then one submission loses its
+points, and the rest of the class is graded. The limits of cell_source.py keep the time in proportion to the size of the
+file. Where those limits are not enough, each request also has a limit on processor time and memory.
 
 The first message is the setup: "labs" (the fields of each LabNotebook to which a notebook may belong) and "checks"
-(folder of a teacher's own tasks, or ""). Then there are two kinds of requests, which "do" tells apart:
+(folder of a teacher's own tasks, or ""). The reader answers it with {"ready": true}. Then there are two kinds of
+requests, which "do" tells apart, and each gets one reply:
 
-do           further keys                   the answer
+do           further keys                   the reply
 "notebook"   body, lang, key, has_changes   the fields of a Reading, except its digest
 "progress"   body, keys                     "attempts": key of a task to the number of attempts
 
 body: the bytes of the file, as a tensor. key: read the notebook for this task alone, or "". has_changes: whether the
-changes that viva.py asks about are wanted. An answer with the key "problem" says why a file cannot be read.
+changes that viva.py asks about are wanted. A reply with the key "problem" says why a file cannot be read. It may also
+have "is_notebook": whether the file is a notebook, but of no lab.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ from helpers.grading.safeguards.limits import TooLong, limit_memory_and_files, p
 
 READ_SECONDS = 4.0  # of processor time for one file; the solution of a lab takes 0.03 s
 TOO_LONG = f"Reading the file took more than {READ_SECONDS:g} s of processor time, so it was ended"
-MAX_FLAGS = 100  # flags of a notebook that are kept; of the others only the number is
+MAX_FLAGS = 100  # flags of a notebook that are kept (remarks for the teacher); of the others only the number is
 MAX_NAMES, MAX_NAME = 200, 60  # functions and classes that may be a misspelled task, and characters of their names
 MAX_CHANGES = 50  # of each kind in a cell
 
 
 def main(descriptor: int) -> None:
-    """Answer requests from the socket with this file descriptor until the grader closes it."""
+    """Reply to requests from the socket with this file descriptor until the grader closes it."""
     sock = socket.socket(fileno=descriptor)
     setup = messages.receive(sock)
     load_checks(setup["checks"])
@@ -64,13 +66,17 @@ def main(descriptor: int) -> None:
 
 @functools.cache
 def load_checks(folder: str) -> None:
-    """Load a teacher's own tasks, once: where this process was forked they are there, and their folder is hidden."""
+    """Load a teacher's own tasks, once.
+
+    A forked reader got them from the fork server before its folder was hidden; the cache makes this second call do
+    nothing.
+    """
     if folder:
         labs.use_private_checks(folder)
 
 
 def answer_request(request: Mapping[str, Any], candidates: Sequence[LabNotebook]) -> dict[str, Any]:
-    """The answer to one request, within the limits of one file."""
+    """The reply to one request, within the limits of one file."""
     body = request["body"].numpy().tobytes()
     try:
         with limit_memory_and_files(), processor_limit(READ_SECONDS):

@@ -175,7 +175,7 @@ def _latest_of(several: list[Submission]) -> Submission:
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The bytes of a stranger's file. Raises UnreadableNotebook for anything but a file of at most so many bytes."""
+    """The bytes of a stranger's file. Raises UnreadableNotebook for anything but a file of at most `max_bytes`."""
     try:
         _raise_unless_file(path.lstat().st_mode)
         # If it has become a link or a pipe meanwhile, this fails or does not wait, and the second look refuses it.

@@ -1,8 +1,9 @@
 """The records that a task of a lab is made of, the cases in which it is tried, and what a judge gets and answers.
 
 `Task` describes a task; `helpers/grading/__init__.py` says how to write one. When a task is tried on some ranks, each
-rank gets a `RankContext`; a `TaskRun` (or the `RunFailure` in it) brings back what happened; the judge sees each case
-as a `JudgedWorld` and answers with `Judgement`s. The records are frozen and decide nothing.
+rank gets a `RankContext`; a `TaskRun` brings back the outputs, or a `RunFailure` in their place; the judge sees each
+case as a `JudgedWorld` and yields `Judgement`s. The records are frozen and decide nothing. "Answer", "submission" and,
+in code, `submitted` mean the same: the function or class that a learner has written for a task.
 
 A task names once what its inputs are to vary in:
 
@@ -13,10 +14,11 @@ Its `make_inputs(rng, world_size)` draws from `rng`, a CaseGenerator, and need n
 at least one case. The first case is the plain one, with the first value of each; the others combine the remaining
 values at random, as the seed decides. Since cases are judged in this order, the first case that fails is the plainest.
 
-A *world* is a number of ranks that run an answer together. A *case* is one set of inputs for them, and a `Case` says
-what is special about it. A `CommLog` is the list of the `CommEvent`s of a rank: the operations that it issued, with
-their start and end. A *mistake* is a wrong solution that learners often write. It is named by a key, and the hint
-about it has the same key in the hints of the task. `Words` is a text in English and Chinese.
+A *world* is a number of ranks that run an answer together (not the world of helpers/ranks/wire). A *case* is one set
+of inputs for them, and a `Case` says what is special about it. A `CommLog` is the list of the `CommEvent`s of a rank:
+the operations that it issued, with their start and end. A *mistake* is a wrong solution that learners often write. It
+is named by a key, and the hint about it has the same key in the hints of the task. `Words` is a text in English and
+Chinese.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ class Variations:
     """What the inputs of a task vary in; the first value of each is the plain one.
 
     sizes: "uneven" (the world size does not divide the length), "even", "few" (fewer elements than ranks, so that a
-    piece is empty), "empty" (no elements at all). dtypes: names of torch's. layouts: "contiguous", "transposed" (in
-    memory, as a slice or a transposed matrix is). values: "normal", "zero", "large" (a million times), "tiny" (a
-    millionth). min_cases: there are at least so many cases.
+    piece is empty; one element for one rank), "empty" (no elements at all). dtypes: names of torch's. layouts:
+    "contiguous", "transposed" (not contiguous in memory, like a slice or a transposed matrix). values: "normal",
+    "zero", "large" (a million times), "tiny" (a millionth). min_cases: the smallest number of cases.
     """
 
     sizes: tuple[str, ...] = ("uneven",)
@@ -213,10 +215,18 @@ class RankContext:
 class RunFailure:
     """Why a run on some ranks gave no outputs.
 
-    The kinds are "exception", "died", "hang", "mismatch", "too_long" and "interrupted", as the ranks report them;
-    "memory" and "refused" for what a safeguard stopped; "hidden" for messages that the log lacks; "no_answer" where a
-    judge could not read the outputs; and for an answer that was not run at all "not_written", "not_callable",
-    "async", "not_a_class", "signature", "cannot_send" and "no_ranks".
+    The kinds:
+
+    exception, died      the answer raised an exception, or a rank's process ended
+    hang, mismatch       ranks wait for each other without end, or they issued different operations
+    too_long             a limit of time was over
+    interrupted          the learner interrupted the check
+    memory, refused      a safeguard stopped the answer: it used too much memory, or did what a check does not allow
+    hidden               the communication log lacks messages that were sent
+    no_answer            the judge could not read the outputs
+
+    With the other kinds the answer was not run at all: "not_written", "not_callable", "async" (it is a coroutine
+    function), "not_a_class", "signature", "cannot_send" (to another process) and "no_ranks" (none could be started).
     """
 
     kind: str
@@ -241,9 +251,9 @@ class TaskRun:
     """What came back from the ranks of one world: only plain data, so that it can pass from process to process.
 
     The first four fields have one list per rank, with one item per case. After a failure all lists are empty.
-    issued: for each rank, how many operations the ranks' board counted in each process group (by the group's name),
-    without those still in flight. The board is in shared memory, out of reach of a learner's code; the list is empty
-    where there is none.
+    issued: for each rank, how many operations the ranks' board (helpers/ranks/board) counted in each process group (by
+    the group's name), without those still in flight. The board is in shared memory, out of reach of a learner's code;
+    the list is empty where there is none. ObservedFunction is in run_on_ranks.py.
     """
 
     outputs: list[list[Any]] = field(default_factory=list)  # what `run_submission` returned
@@ -315,14 +325,14 @@ class Task:
     make_inputs, run_submission, judge: the three parts of a task.
     hints: what to tell a learner about a mistake, by the mistake's key, in one to three sentences without a solution.
     If none are given, they are those of the task's mistakes in its lab's files (see `mistakes.hints_of`).
-    recognise_failure: the keys of the mistakes that fit a RunFailure; those without a hint in the task do not count.
+    recognise_failure: the keys of the mistakes that fit a RunFailure; a key for which the task has no hint is ignored.
     world_sizes: the world sizes that are tried, in this order; if none are given 1 to 5, and 1 for a single process.
     runs_on: on what the task runs, which a world size counts:
         "ranks"    processes that talk to each other
         "devices"  simulated devices in a single process, for all of which `make_inputs` gives one dict
         "process"  a single process without devices, so that the only world size is 1
-    cpu_seconds: processor time that one rank may use in one world. seconds: wall time of a whole check, on an idle
-    machine whose ranks are started.
+    cpu_seconds: the limit of processor time for one rank in one world. seconds: the limit of wall time for a whole
+    check, on an idle machine whose ranks are started.
     variations: the inputs it is tried with. Each case is one call of `run_submission`, on the same ranks.
     must_not_change: names of arguments that each call must leave as they were. returns_new_memory: the result may share
     no memory with the arguments. Both are for functions; for a class, `run_submission` looks itself.

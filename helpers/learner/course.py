@@ -5,11 +5,11 @@ read_cells  the stations among the cells of one notebook
 week        the chapters to take before an interview, in an order in which none comes before what it needs
 
 A station is a section of a chapter's notebook. A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the
-next heading of that size ends it. ▶ marks the stations of the short path through a chapter, which `on_path` and
-`path_minutes` are about. The cells before the first heading belong to the short path as well; the cells after the last
-station, under headings without a letter, belong to no station. Chinese copies write the minutes as （6 分钟）. A guess
-is a question that a chapter asks before it shows a result. An exercise is a task that is also in the chapter's lab, a
-notebook of its own.
+next heading of that size ends it. ▶ marks the stations of the short path through a chapter: `on_path` says whether a
+station is on the short path, and `path_minutes` adds up the minutes of these stations. The cells before the first
+heading belong to the short path as well; the cells after the last station, under headings without a letter, belong to
+no station. Chinese copies write the minutes as （6 分钟）. A guess is a question that a chapter asks before it shows a
+result. An exercise is a task that is also in the chapter's lab, a notebook of its own.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Station:
     letter: str
     title: str
     minutes: int  # as its heading says
-    on_path: bool  # whether it is marked ▶
-    guesses: tuple[str, ...]  # their keys
-    exercises: tuple[str, ...]  # their keys
+    on_path: bool  # whether it is on the short path, that is, marked ▶
+    guesses: tuple[str, ...]  # the keys of its guesses
+    exercises: tuple[str, ...]  # the keys of its exercises
     first: int  # index of its first cell in the notebook
     last: int  # index of its last cell
 
@@ -58,7 +58,7 @@ def source(cell: CellData) -> str:
 
 
 def headings(cells: Sequence[CellData]) -> list[tuple[int, str]]:
-    """Index of the cell and text of each heading `##`, outside blocks of code."""
+    """Each heading `##` outside blocks of code: the index of its cell, and its text."""
     return [
         (index, text)
         for index, cell in enumerate(cells)
@@ -68,7 +68,7 @@ def headings(cells: Sequence[CellData]) -> list[tuple[int, str]]:
 
 
 def chapter_title(cells: Sequence[CellData]) -> str:
-    """ "ZeRO" of `# 08 · ZeRO`; "" where the notebook does not begin with such a line."""
+    """The title in the first line of the notebook: ZeRO for `# 08 · ZeRO`; empty if there is no such line."""
     lines = source(cells[0]).splitlines() if cells else []
     match = _TITLE.fullmatch(lines[0].strip()) if lines else None
     return match[2] if match else ""
@@ -77,7 +77,7 @@ def chapter_title(cells: Sequence[CellData]) -> str:
 def read_cells(cells: Sequence[CellData]) -> tuple[Station, ...]:
     """The stations, in order; none for a notebook that has no headings with a letter."""
     bounds = [*headings(cells), (len(cells), "")]
-    # Each heading with the index at which the next one begins.
+    # `pairwise` gives each heading with the index of the cell at which the next one begins.
     return tuple(
         _station(match, cells, first, end - 1)
         for (first, text), (end, _) in pairwise(bounds)
@@ -121,7 +121,11 @@ def keys(text: str, function: str) -> list[str]:
 # -- chapters --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Chapter:
-    """One chapter. name: of its notebook, "08_zero". title: "ZeRO". tasks: the keys in its lab, easy to hard."""
+    """One chapter.
+
+    name: the name of its notebook, such as "08_zero". title: such as "ZeRO". tasks: the keys of the tasks in its lab,
+    from easy to hard.
+    """
 
     name: str
     title: str
@@ -130,17 +134,17 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """ "08"; "" for the chapter `interview`."""
+        """Its two digits, such as 08; empty for `interview`."""
         return self.name[:2] if self.name[:2].isdigit() else ""
 
     @property
     def minutes(self) -> int:
-        """Of all stations."""
+        """The minutes of all its stations together."""
         return sum(one.minutes for one in self.stations)
 
     @property
     def path_minutes(self) -> int:
-        """Of the stations on the short path."""
+        """The minutes of its stations on the short path together."""
         return sum(one.minutes for one in self.stations if one.on_path)
 
     @property
@@ -185,7 +189,7 @@ def _cells(path: Path) -> list[dict]:
 
 @functools.lru_cache(maxsize=64)
 def _cells_of(path: Path, modified: int) -> list[dict]:
-    """The cells of a notebook without outputs, none of a damaged one. `modified` makes a changed file be read again."""
+    """The cells of a notebook without outputs; no cells if it is damaged. With a new `modified` it is read again."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [{"cell_type": cell["cell_type"], "source": cell["source"]} for cell in cells]
@@ -193,7 +197,7 @@ def _cells_of(path: Path, modified: int) -> list[dict]:
         return []
 
 
-# -- what a chapter needs of others ----------------------------------------------------------------------------------
+# -- which chapters a chapter needs ----------------------------------------------------------------------------------
 @functools.cache
 def _needs_file() -> dict:
     import yaml  # 20 ms, which an import of this module should not cost

@@ -132,7 +132,7 @@ def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
 def scale_text(value: Any) -> str:
     """A power of two as "2**7", another number with six digits, and anything else as Python prints it."""
     if not isinstance(value, float):
-        return repr(value)[:60]  # a learner may return anything, so only so many characters
+        return repr(value)[:60]  # a learner may return anything, however long
     is_power = 0 < value < math.inf and math.log2(value).is_integer()
     return f"2**{math.log2(value):.0f}" if is_power else f"{value:.6g}"
 

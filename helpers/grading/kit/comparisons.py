@@ -40,12 +40,12 @@ HintKeys = Sequence[str]
 NamedTensors = Mapping[str, Tensor]
 NARROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # those that a result may have been rounded to
 FEW_ROUNDINGS = 4 * torch.finfo(torch.float32).eps  # relative; what a few operations in float32 change
-MIN_EQUAL_DIGITS = 3  # in so many digits two numbers must agree before the sentence says so
+MIN_EQUAL_DIGITS = 3  # two numbers must agree in this many digits before the sentence says so
 MIN_FACTOR_GAP = 0.005  # a factor that differs less from 1 would be read as 1.00
 FACTOR_TOLERANCE = 1e-6  # relative; a result that is this near to a multiple of the right one counts as the multiple
 MIN_NUMBER_WITH_FACTOR = 10  # of smaller whole numbers nobody needs to be told the factor
 MAX_WHOLE_FACTOR, MAX_RATIO_PART = 1024, 9  # factors that a sentence names: up to 1024, 1/1024, and such as 3/4
-FILL_FACTOR = 1e3  # a sum or a mean of memory that was never written to is at most so many times its value
+FILL_FACTOR = 1e3  # a sum or a mean of memory that was never written to is at most this many times its value
 MAX_NAMED_LINES = 3  # rows or columns of a matrix that a sentence names
 SHOWN_BEFORE = 24  # characters of a long value that stand before the first difference
 

@@ -4,11 +4,12 @@
 speed up. 11.fit asks for the law T(n) = a + b / n + c n of a step's seconds on n GPUs, and for the one measurement that
 is an outlier. The function is called in one process with drawn measurements.
 
-How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. Below the sentence about a wrong
-value, `rule_of_…` says how the right one comes about, with the numbers of the case. `Words` is a text in English and
-Chinese.
+How to read it. A question is the list of arguments of one call of the learner's function; `make_…` draws the questions
+of a task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5, and returns them under "cases", where the Task looks
+for them. It ignores `world_size`, which a Task passes to every such function. `question_task` builds the Task, which
+calls the learner's function with each question and compares the answers with those of the right function. Below the
+sentence about a wrong value, `rule_of_…` says how the right one comes about, with the numbers of the question. `Words`
+is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
         ([4, 8, 16], 0, 64),  # no serial part
         ([16, 4, 64, 8], 3, 128),  # not sorted
     ]
-    for first in (1, 2, 3, 8):  # the fewest GPUs of a job; the most are 21 times as many, above all that are drawn
+    # first: the fewest GPUs of a job; the largest count is 21 × first; drawn ones are at most 20 × first.
+    for first in (1, 2, 3, 8):
         gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
         if first == 3:
             gpus = gpus[1:] + gpus[:1]  # not sorted: the fewest GPUs come last
@@ -67,9 +69,9 @@ def strong_scaling(gpus: Counts, seconds: Times) -> tuple[list[float], list[floa
     return speedups, [speedup / n for speedup, n in zip(speedups, gpus, strict=True)], a / (a + b)
 
 
-def rule_of_study(index: int, case: Sequence[Any], answer: Any) -> Words:
+def rule_of_study(index: int, question: Sequence[Any], answer: Any) -> Words:
     """Why the speed-ups, the efficiencies or the serial share are what they are."""
-    gpus, seconds = case
+    gpus, seconds = question
     first, last = min(zip(gpus, seconds, strict=True)), max(zip(gpus, seconds, strict=True))
     speedups = [f"{speedup:.6g}" for speedup in strong_scaling(gpus, seconds)[0]]
     values = (first, (speedups, gpus), law_of_two(*first, *last))  # for the text of each of the three rules
@@ -88,21 +90,25 @@ EFFICIENCY = question_task(
 # -- 11.fit ----------------------------------------------------------------------------------------------------------
 Law = tuple[float, float, float, int]  # a, b and c, and the number of GPUs of the outlier
 NOISE = 0.004  # relative, in every measurement
-# The outlier is clear if leaving out any other measurement leaves a sum of squares that is so many times larger.
+# The outlier is clear if leaving out any other single measurement in its place would make the sum of squares that the
+# fit leaves more than this many times larger.
 CLEAR = 9.0
 
 
 def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Eight series of measurements with one outlier each, in any order.
 
-    A series is drawn again until it is clear which measurement is the outlier. In every second series a fit through all
-    measurements misses some other measurement by most ("misleading"), so an answer that leaves that one out is wrong.
-    This can happen where the numbers of GPUs double from one measurement to the next. In two of the other series they
-    are evenly spaced instead ("even"), and the last measurement is the outlier.
+    series          numbers of GPUs               a fit through all measurements
+    0 and 4         evenly spaced: 8, 16, 24, …   misses the outlier by most, which is the measurement on most GPUs
+    2 and 6         doubled: 1, 2, 4, …           misses the outlier by most
+    1, 3, 5 and 7   doubled: 1, 2, 4, …           misses another measurement by most, so it is misleading
+
+    In a misleading series an answer that takes the measurement which this fit misses by most is wrong. A series is
+    drawn again until it is clear which measurement is the outlier.
     """
-    cases: list[list[Any]] = []
-    while len(cases) < 8:
-        is_evenly_spaced = len(cases) % 4 == 0
+    questions: list[list[Any]] = []
+    while len(questions) < 8:
+        is_evenly_spaced = len(questions) % 4 == 0
         # Evenly spaced (8, 16, 24, …), or doubled (1, 2, 4, …).
         count = rng.integer(9, 11) - 1 if is_evenly_spaced else rng.integer(6, 8)
         gpus = [8 * (i + 1) if is_evenly_spaced else 2**i for i in range(count)]
@@ -110,15 +116,15 @@ def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         seconds = [(a + b / n + c * n) * (1 + NOISE * rng.integer(-100, 100) / 100) for n in gpus]
         outlier = len(gpus) - 1 if is_evenly_spaced else rng.one_of(0, 1, 2, 3, len(gpus) - 1)
         seconds[outlier] *= rng.one_of(0.6, 1.5, 1.8)
-        case = [gpus, [round(t, 4) for t in seconds]]
-        least, second_least = sorted(squares for squares, _, _ in leave_one_out(*case))[:2]
-        is_misleading = furthest(*case) != gpus[outlier]
-        is_clear = second_least > CLEAR * least and fitted_law(*case)[-1] == gpus[outlier]
-        must_mislead = len(cases) % 2 == 1
+        question = [gpus, [round(t, 4) for t in seconds]]
+        least, second_least = sorted(squares for squares, _, _ in leave_one_out(*question))[:2]
+        is_misleading = furthest(*question) != gpus[outlier]
+        is_clear = second_least > CLEAR * least and fitted_law(*question)[-1] == gpus[outlier]
+        must_mislead = len(questions) % 2 == 1
         if is_clear and is_misleading == must_mislead:
             order = torch.randperm(len(gpus), generator=rng).tolist()  # the text promises no order
-            cases.append([[values[i] for i in order] for values in case])
-    return [{"cases": cases}]
+            questions.append([[values[i] for i in order] for values in question])
+    return [{"cases": questions}]
 
 
 def least_squares(gpus: Counts, seconds: Times) -> tuple[float, list[float], list[float]]:
@@ -156,9 +162,9 @@ def furthest(gpus: Counts, seconds: Times) -> int:
     return gpus[distances.index(max(distances))]
 
 
-def rule_of_law(case: Sequence[Any], answer: Any) -> Words:
+def rule_of_law(question: Sequence[Any], answer: Any) -> Words:
     """How small the sum of squares is without the outlier and without any other measurement, and the fitted law."""
-    (least, law, outlier), (second_least, _, _), *_ = sorted(leave_one_out(*case))
+    (least, law, outlier), (second_least, _, _), *_ = sorted(leave_one_out(*question))
     return words["law_rule"].format(outlier, least, second_least, *law)
 
 

@@ -7,7 +7,8 @@ layer on live ranks, on two batches, and compares its parameters, outputs, gradi
 From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
 rank, and the messages of each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a
 ForwardBackward. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn; `draw_exact`
-draws a tensor whose sums are exact.
+draws a tensor whose sums are exact. A "hidden collective" is one that autograd cannot see, such as dist.all_reduce on
+a tensor that requires a gradient; a backward through it would give wrong gradients, so the run ends in an error.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_layer` calls
 the learner's class, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks
@@ -64,8 +65,8 @@ WIDTHS_PER_RANK = (5, 7)
 def make_column(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """One full layer whose output features the ranks divide; in case 1 each rank has a single one.
 
-    in_features is odd, so that an even number of ranks cannot split the weight along the wrong dimension. Each rank
-    gets the same x, and the gradient of its part of y.
+    in_features is odd, so that an even number of ranks cannot split the weight evenly along the wrong dimension. Each
+    rank gets the same x, and the gradient of its part of y.
     """
     in_features, out_features = 2 * rng.integer(2, 4) + 1, world_size * by_case_number(rng, 3, 1, 4, rng.integer(2, 5))
     layer, leading = draw_linear(rng, in_features, out_features), draw_leading_shape(rng)
@@ -95,7 +96,7 @@ def draw_leading_shape(rng: CaseGenerator) -> list[int]:
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs the learner's class, `submitted`, and returns everything that the judge looks at.
+    """Runs the learner's class, `submitted`. A generator; the last value is its return, which is what the judge gets.
 
     It makes a parallel layer of a full nn.Linear, sends two batches forward and then both back, and doubles the
     parameters in place, as an optimizer step might change them. At the end it deletes its nn.Linear, to see whether the
@@ -231,7 +232,8 @@ def judge_parameter(run: ForwardBackward, rank: int, name: str, dim: int | None)
     right, got = shard_of(run.inputs[rank][name], dim, rank, run.size), run.outputs[rank]
     count, stored = right.shape[dim or 0], got["stored_bytes"].get(name, 0)
     what = words["shard.all" if dim is None else f"shard.{dim}"].format(name, count, rank * count)
-    # The hint is named here, since what is not a parameter of this name may be anything under any name.
+    # If no rank has a parameter of this name, the learner has not registered it; None is the value that this mistake
+    # gives.
     mistakes = {} if any(name in one["parameters"] for one in run.outputs) else {"not_parameters": None}
     yield expect_tensor(what, right, got["parameters"].get(name), rank=rank, mistakes=mistakes)
     message = words["bytes_in_memory"].format(name, format_bytes(stored), format_bytes(right.nbytes))
