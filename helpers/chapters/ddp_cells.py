@@ -1,10 +1,12 @@
 """Computes what the cells of chapter 03 reveal: the value beside the learner's guess, and a picture or lines of text.
 
-Where a docstring names a guess, such as 03.weights, the first value is one of its choices, word for word, and a wrong
-choice where the run does not find the declared answer (helpers/chapters/__init__.py has the rule).
+Where a docstring names a guess, such as guess `03.weights`, the first value is one of its choices, word for word.
+`reveal` in the notebook compares it with the declared answer. Where the run does not find that answer, the function
+returns a wrong choice (helpers/chapters/__init__.py has the rule).
 
 `ranks` is the chapter's pool of four processes. ddp.py has the functions that run in them. `predicted`, `emulated` and
-`measured` say where a value comes from: from a model, from real ranks that a model paces, or from a count or a clock.
+`measured` say where a value comes from: from a model; from real ranks whose layers and messages sleep as long as a
+model says; or from a count or a clock.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ WAYS = {  # the choices of 03.second-fastest; `ddp.sixteen_gradients` fill 5 buc
 }
 
 
-# ---- stations A to D ----
+# ---- sections A to D of the notebook ----
 
 
 def opening_scene() -> Scene:
@@ -58,10 +60,11 @@ def opening_scene() -> Scene:
 def weights_or_gradients(
     ranks: Ranks, alone: Tensors, wrap: Callable, average_weights: Callable[[nn.Module], None]
 ) -> tuple[str, str]:
-    """Find when averaged weights equal one process, as a choice of 03.weights, and write a line per way.
+    """Find when averaged weights give the weights that one process gives, for guess `03.weights`; a line for each way.
 
-    The choice is "never" where the three ways are not equal, equal and different, in this order.
-    alone: `ddp.train()`. wrap: averages gradients. average_weights: averages the weights of a model after a step.
+    The expected outcome is: averaged gradients equal, averaged weights with SGD equal, with AdamW different. With any
+    other outcome the choice is "never". alone: `ddp.train()`. wrap: averages gradients. average_weights: averages the
+    weights of a model after a step.
     """
     lines = [f"averaged gradients, AdamW: {ddp.equality_line(alone, ranks.run(ddp.train, wrap))}"]
     lines += ddp.averaged_weights(ranks, average_weights)
@@ -70,7 +73,7 @@ def weights_or_gradients(
 
 
 def packed_gpt() -> Packed:
-    """Pack the 100 gradients of `GPTConfig.ten_million` by PyTorch's rule; 03.messages asks for the number of buckets.
+    """Pack the 100 gradients of `GPTConfig.ten_million` by PyTorch's rule. Guess `03.messages` asks how many buckets.
 
     The names stand in the order of backward. The model has 10,698,240 parameters, which are 42.8 MB in fp32.
     """
@@ -86,7 +89,7 @@ def packed_scene(packed: Packed) -> Scene:
 
 
 def sleeping_hooks(pause: float = 0.05) -> tuple[str, str]:
-    """Find what backward does while the hooks of an MLP sleep, as a choice of 03.sleeping-hooks.
+    """Find what backward does while the hooks of an MLP sleep, for guess `03.sleeping-hooks`.
 
     pause: the seconds of the sleep. Returns also a line with all hooks in their order and their thread.
     """
@@ -106,7 +109,7 @@ def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
 
 
 def fastest_first(steps: Steps) -> list[str]:
-    """Sort the four ways, as the choices of 03.second-fastest, by their step, the shortest first."""
+    """Sort the four ways, the choices of guess `03.second-fastest`, by their step, the shortest first."""
     return [WAYS[name] for name in _names_fastest_first(steps)]
 
 
@@ -140,9 +143,9 @@ def naive_and_overlapped_here(ranks: Ranks, emulated: Steps) -> str:
 
 
 def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
-    """Find what four of four micro-batches under no_sync do, as a choice of 03.quiet.
+    """Find what four of four micro-batches under no_sync do, for guess `03.quiet`.
 
-    Returns also a picture of the messages with 0, 3 and 4 of them, and a text about their gradients.
+    Returns also a picture of the messages with 0, 3 and 4 micro-batches under no_sync, and a text about the gradients.
     """
     runs = {number: ranks.run(ddp.accumulate, number) for number in (0, 3, 4)}
     sent = {f"{number} under no_sync": run[0][0] for number, run in runs.items()}
@@ -154,11 +157,11 @@ def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
     return said, scene, f"Gradients compared with 0 under no_sync. 3: {same}. 4: {lost}."
 
 
-# ---- stations E and F ----
+# ---- sections E and F of the notebook ----
 
 
 def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
-    """Find what differs from one process under DDP with BatchNorm, as a choice of 03.statistics.
+    """Find what differs from one process under DDP with BatchNorm, for guess `03.statistics`.
 
     "only the gradients" is no choice there, so it does not match. Returns also two lines each for BatchNorm and
     SyncBatchNorm.
@@ -181,13 +184,13 @@ def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
 
 
 def _line_of_part(alone: Tensors, results: Sequence[Tensors], part: str) -> str:
-    """Say whether the tensors with `part` in their name are those of one process, as `ddp.equality_line` does."""
+    """Say whether the tensors with `part` in their name equal the ones of one process, as `ddp.equality_line` does."""
     alone, *results = [{name: state[name] for name in state if part in name} for state in (alone, *results)]
     return ddp.equality_line(alone, results)
 
 
 def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tuple[int, Scene]:
-    """Count the messages that PyTorch's DDP sends in two steps, for 03.two-steps, and draw those of each step.
+    """Count the messages that PyTorch's DDP sends in two steps, for guess `03.two-steps`, and draw those of each step.
 
     The picture has this course's DDP, too. theirs: wraps a model in PyTorch's DDP.
     """
@@ -199,7 +202,7 @@ def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tu
 
 
 def bytes_by_packing(ranks: Ranks, packed: Packed) -> tuple[str, str]:
-    """Find which way of packing makes a rank send most, as a choice of 03.bytes: counted on the ring of chapter 01.
+    """Find which way of packing makes a rank send most, for guess `03.bytes`: counted on the ring of chapter 01.
 
     Where one way sends more, its name with the counts is none of the choices. Returns also what a rank sends in each.
     """
@@ -242,7 +245,7 @@ def one_and_two_ranks_here(ranks: Ranks) -> str:
 
 
 def gains_on_three_links(known: dict[int, tuple[Steps, Steps]]) -> tuple[str, str, Scene]:
-    """Find on which link overlap saves most, as choices of 03.gain: predicted and emulated. Draw the steps, too.
+    """Find on which link overlap saves most, for guess `03.gain`: predicted and emulated. Draw the steps, too.
 
     known: results of `step_in_four_ways` by speed in MB/s, so that they need not run again.
     """
@@ -296,13 +299,13 @@ def streams_scene(layers: int = 6) -> Scene:
     return timeline_scene(timeline, names=["GPU"], title=title)
 
 
-# ---- stations G and H ----
+# ---- sections G and H of the notebook ----
 
 
 def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callable) -> tuple[str, str]:
-    """Find where PyTorch's DDP raises first if rank 1 skips a layer, as a choice of 03.skips, and what it says.
+    """Find where PyTorch's DDP raises first if rank 1 skips a layer, for guess `03.skips`, and what it says.
 
-    Where that is anywhere else, the first sentence of the error stands for the choice, and matches none.
+    Where it raises anywhere else, the first sentence of the error is returned in place of a choice, and matches none.
     three_steps: the notebook's function, which trains for three steps under a DDP and returns "done".
     """
     said = str(failure_of(ranks, three_steps, theirs))
@@ -316,9 +319,9 @@ def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callabl
 
 
 def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Scene, str]:
-    """Find who waits if rank 0 has a batch more, as a choice of 03.uneven; a picture, and the report.
+    """Find who waits if rank 0 has a batch more, for guess `03.uneven`; a picture, and the report.
 
-    Where anyone else waits, the first line of the report stands for the choice, and matches none.
+    Where anyone else waits, the first line of the report is returned in place of a choice, and matches none.
     epoch: the notebook's loop, which is run without join.
     """
     said = str(failure_of(ranks, epoch, False))
@@ -330,10 +333,10 @@ def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Sce
 
 
 def likely_message(num_elements: int, dtype: torch.dtype, cap: int = 25 * MIB) -> tuple[str, str]:
-    """Say what a DDP job most likely sent in an all-reduce of so many elements, as a choice of 03.watchdog.
+    """Say what a DDP job most likely sent in an all-reduce of `num_elements`, for guess `03.watchdog`.
 
-    Returns also a line with its bytes and those of the cap. A bucket closes with the gradient that takes it to its
-    cap, so its size is a little above the cap.
+    Returns also a line with the bytes of the message and of the cap. A bucket closes with the gradient that takes it to
+    its cap, so its size is a little above the cap.
     """
     num_bytes = num_elements * dtype.itemsize
     is_bucket = cap <= num_bytes < 1.01 * cap  # the message in the question is 0.3 % above the cap
@@ -342,7 +345,7 @@ def likely_message(num_elements: int, dtype: torch.dtype, cap: int = 25 * MIB) -
 
 
 def epochs_of_sampler() -> tuple[str, str]:
-    """Find the order of the second epoch without set_epoch, as a choice of 03.second-epoch.
+    """Find the order of the second epoch without set_epoch, for guess `03.second-epoch`.
 
     Returns also the shares of four ranks in two epochs without and with it.
     """
@@ -357,7 +360,7 @@ def epochs_of_sampler() -> tuple[str, str]:
 
 
 def rehearsed_with_global_rank() -> tuple[str, str]:
-    """Rehearse `train_ddp` with RANK in place of LOCAL_RANK on two machines, and find the choice of 03.gpu-number.
+    """Rehearse `train_ddp` with RANK in place of LOCAL_RANK on two machines, for guess `03.gpu-number`.
 
     The text also says what a rehearsal of the script finds as it is.
     """

@@ -2,14 +2,15 @@
 
 The cells show the subject's own code, such as the ring of ring attention or the loop that loses work to failures. The
 functions here run this code on live ranks, compare it with one process, or format what it found. "Lines" are one text.
-Where a docstring names a guess, such as interview.batch, the first value is one of its choices
-(helpers/chapters/__init__.py has the rule). The sections:
+Where a docstring names a guess, such as guess `interview.batch`, the cell passes the first returned value to `reveal`,
+or the value that the docstring names. That value is one of the guess's choices, or its number (the rule is in
+helpers/chapters/__init__.py). "Model states" are the weights, the gradients and the optimizer states. The sections:
 
 how many GPUs                    the model states of a model, and the GPUs that hold them
 which strategy                   who talks to whom on each axis, and what the planner advises on each network
 claims                           wrong and true claims to judge
 long sequences and experts       ring attention, Ulysses and a mixture of experts, each compared with one process
-the compiler and new weights     graphs that torch.compile gets, and what PPO and GRPO need
+the compiler and new weights     graphs that torch.compile gets; what PPO and GRPO need, which generate with new weights
 a job that runs for months       how often to save, slow steps in a log, and going on with fewer ranks
 older questions                  LLaMA 65B on four V100s, the planner's answers, and two very wide layers
 """
@@ -66,7 +67,7 @@ def sharded_states_scene(num_params: int) -> Scene:
 
 
 def gpu_counts(models: Sequence[int]) -> str:
-    """Lines for models with so many parameters: the H100s that hold the model states, by three ways to count."""
+    """Lines for models with these numbers of parameters: the H100s that hold the model states, in three counts."""
     lines = []
     for num_params in models:
         total = model_states(num_params, Plan()).total
@@ -79,10 +80,7 @@ def gpu_counts(models: Sequence[int]) -> str:
 
 # -- which strategy --------------------------------------------------------------------------------------------------
 def axis_lines(plan: Plan, sent: Mapping[str, float], *, rank: int) -> str:
-    """Lines: with whom a rank talks on each axis, on how many nodes of eight GPUs, and how much it sends per step.
-
-    sent: bytes per step by the name of the axis.
-    """
+    """Lines: with whom a rank talks on each axis, on how many nodes of eight GPUs, and `sent`, its bytes per step."""
     place = plan.mesh.coordinates(rank)
     lines = [f"{plan.world_size} GPUs; rank {rank} is " + ", ".join(f"number {place[axis]} on {axis}" for axis in sent)]
     for axis, num_bytes in sent.items():
@@ -94,9 +92,9 @@ def axis_lines(plan: Plan, sent: Mapping[str, float], *, rank: int) -> str:
 
 
 def lines_by_network(model: str, networks: Sequence[tuple[int, str]]) -> str:
-    """Lines: from how many tokens ZeRO-3's messages hide on each network, and what the planner then advises.
+    """Lines: for each network (cards per node, name of their link) a number of tokens, and the planner's advice.
 
-    networks: network cards per node, and the name of their link.
+    It is the number of tokens per GPU and micro-batch from which compute takes longer than ZeRO-3's messages.
     """
     lines = []
     for cards, link in networks:
@@ -123,10 +121,7 @@ TRUE_CLAIMS = tuple(  # Myths without a run, so that one layout of cards serves 
 
 
 class Claims:
-    """The claims with these names, wrong or true, each with its answer folded, and the other wrong ones in one fold.
-
-    shown: the named ones. others: the other wrong ones.
-    """
+    """The claims with these names (`shown`), each with its answer folded; in one fold the `others` that are wrong."""
 
     def __init__(self, names: Sequence[str]) -> None:
         by_name = {one.id: one for one in (*myths(), *TRUE_CLAIMS)}
@@ -162,7 +157,10 @@ def pass_on(block: Tensor) -> Tensor:
 
 
 def merge_heads(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of two blocks of keys as one, for all heads. out: (heads, queries, d). lse: (heads, queries, 1)."""
+    """The outputs of two blocks of keys as one, for all heads, and its lse. out: (heads, queries, d).
+
+    lse: the log of the sum of exp of the scores, (heads, queries, 1).
+    """
     lse = torch.logaddexp(lse_a, lse_b)
     return out_a * (lse_a - lse).exp() + out_b * (lse_b - lse).exp(), lse
 
@@ -172,10 +170,9 @@ def attention_in_both_ways(
 ) -> tuple[dict[str, int], str]:
     """Count the bytes that a rank sends in each way, and write lines that say so.
 
-    The names of the ways are the choices of interview.context.
-    qkv: query, key and value of all tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output
-    for this rank's tokens, (heads, own tokens, head_dim). AssertionError where an output differs from one process, or
-    where other bytes were sent than predicted.
+    Guess `interview.context`: `reveal` gets the name of the way with more bytes. qkv: query, key and value of all
+    tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output for this rank's tokens, (heads,
+    own tokens, head_dim). AssertionError where an output differs from one process, or bytes from the prediction.
     """
     expected = nn.functional.scaled_dot_product_attention(*qkv)
     _, heads, tokens, head_dim = qkv.shape
@@ -211,7 +208,7 @@ def routed_tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def tokens_per_expert(ranks: Ranks, moe: Callable[..., tuple[Tensor, int]]) -> list[int]:
-    """Count the tokens that each of four experts gets under `routed_tokens`; interview.busiest asks for the most.
+    """Count the tokens of four experts under `routed_tokens`. Guess `interview.busiest`: `reveal` gets the largest.
 
     moe(tokens, chosen, weights, experts) gets one rank's part, and returns its output, (8, 16), and how many tokens
     came to its expert. AssertionError where the output differs from one process.
@@ -227,26 +224,24 @@ def tokens_per_expert(ranks: Ranks, moe: Callable[..., tuple[Tensor, int]]) -> l
 
 # -- the compiler and new weights ------------------------------------------------------------------------------------
 class Block(nn.Module):
-    """A residual block with two linear layers of 1 MiB each in fp32."""
+    """A residual block with two linear layers of 1 MiB each in fp32. x: (batch, 256); returns the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(256, 1024, bias=False), nn.Linear(1024, 256, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (batch, 256); returns the same shape."""
         return x + self.down(torch.relu(self.up(x)))
 
 
 class EightBlocks(nn.Module):
-    """Eight equal blocks, one after the other."""
+    """Eight equal blocks, one after the other. x: (batch, 256); returns the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(8))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (batch, 256); returns the same shape."""
         for block in self.blocks:
             x = block(x)
         return x
@@ -256,10 +251,10 @@ Prepare = Callable[[nn.Module, Callable, DeviceMesh], nn.Module]
 
 
 def linear_layers_by_graph(prepare: Prepare) -> list[int]:
-    """Count the linear layers in each graph that the compiler gets in one step of EightBlocks, for interview.regional.
+    """Count the linear layers in each graph that the compiler gets in one step of EightBlocks.
 
-    prepare(model, compiler, mesh) compiles the model with the backend `compiler`, which compiles nothing and counts. It
-    may wrap the model with FSDP2 or DDP on `mesh`, which is this process alone.
+    Guess `interview.regional`: `reveal` gets their sum where each block is compiled alone. prepare(model, compiler,
+    mesh) may wrap the model with FSDP2 or DDP on `mesh`, which is this process alone; `compiler` only counts.
     """
     counts: list[int] = []
 
@@ -300,7 +295,7 @@ def whole_under_ddp(model: nn.Module, compiler: Callable, mesh: DeviceMesh) -> n
 
 
 def post_training_lines(num_params: int) -> str:
-    """Lines: the bytes of PPO and GRPO, the time of new weights on the network, and the bytes of the answers."""
+    """Lines: the bytes of PPO and GRPO, the time to send new weights after a step, and the bytes of the answers."""
     lines, grpo = [], dict(critic=False)
     for name, models in {"PPO": {}, "GRPO": grpo, "GRPO, rewards by rule": grpo | dict(reward_model=False)}.items():
         total = rl_states(num_params, **models)
@@ -318,11 +313,12 @@ def post_training_lines(num_params: int) -> str:
 
 # -- a job that runs for months --------------------------------------------------------------------------------------
 def interval_lines(share_lost: Callable[[float, float, float], float], *, save: float, gpu_mtbf: float) -> str:
-    """Lines for two numbers of GPUs: how often to save, and what is lost then, four times as often, and as rarely.
+    """Lines for two numbers of GPUs: how often to save, and what is lost to saving and to failures.
 
-    share_lost(interval, save, mtbf) simulates failures, all in seconds. save: how long a checkpoint stops the job.
-    gpu_mtbf: seconds between failures of one GPU. AssertionError where another interval loses less than the
-    best one, or where the simulation, which is random, is 1 % of the time off the formula.
+    That is the share of time lost at that interval, at a quarter of it, and at four times it. share_lost(interval,
+    save, mtbf) simulates failures, all in seconds. save: how long a checkpoint stops the job. gpu_mtbf: seconds between
+    failures of one GPU. AssertionError where one of the other two intervals loses less, or where the share from the
+    simulation, which is random, differs from that of the formula by 1 % of the job's time or more.
     """
     lines = []
     for gpus in (1024, 16_384):
@@ -336,7 +332,11 @@ def interval_lines(share_lost: Callable[[float, float, float], float], *, save: 
 
 
 def slow_step_lines() -> str:
-    """Write lines for interview.slow: what stays the same for two causes when a step takes 0.8 s in place of 0.5 s."""
+    """Write lines for guess `interview.slow`, to which `reveal` gets no value: two causes of slow steps in a log.
+
+    If a step takes 0.8 s in place of 0.5 s, the number of steps from one slow step to the next stays the same for a
+    cause in the loop, and the minutes stay the same for a cause outside. AssertionError where they do not.
+    """
     lines = []
     for name, every_steps in {"a cause in the loop": True, "a cause outside": False}.items():
         (steps, _), (steps_later, _) = found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
@@ -366,11 +366,11 @@ def _periods(times: Sequence[float]) -> tuple[int, int]:
     return round((slow[-1] - slow[0]) / gaps), round((times[slow[-1]] - times[slow[0]]) / gaps / 60)
 
 
-Training = tuple[Tensor, Tensor, int]  # weights, momentum, samples read
+TrainState = tuple[Tensor, Tensor, int]  # weights, momentum, samples read
 
 
-def resumed_on_three(ranks: Ranks, three_steps: Callable[..., Training]) -> tuple[str, str]:
-    """Find the batch with which three ranks continue like one process, as a choice of interview.batch, and say so.
+def resumed_on_three(ranks: Ranks, three_steps: Callable[..., TrainState]) -> tuple[str, str]:
+    """Find the batch with which three ranks continue like one process, as a choice of guess `interview.batch`.
 
     three_steps(data, state, global_batch) trains three steps on the ranks that call it. Four ranks with 3 samples each
     train first, and three ranks continue from their state.
@@ -401,7 +401,7 @@ TWO_WIDE_LAYERS = ModelSpec(num_layers=2, hidden=14_336, num_heads=112, vocab=50
 
 
 def ways_on_four_v100s() -> tuple[str, str]:
-    """Find the only way to train LLaMA 65B that fits four V100s, as a choice of interview.v100, and describe three.
+    """Find the only way to train LLaMA 65B that fits four V100s, for guess `interview.v100`, and describe three ways.
 
     AssertionError where the memory that the device reports decides otherwise than the data sheet's.
     """
@@ -424,11 +424,10 @@ def ways_on_four_v100s() -> tuple[str, str]:
 
 
 def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str, str], str]:
-    """Ask the planner for its strategy for each question, or "nothing fits", and write lines with its plans.
+    """Ask the planner each question. Returns question -> strategy or "nothing fits", and the lines with its plans.
 
-    The first value has them by question. That of the model on one RTX 4090 is a choice of interview.small.
-
-    questions: name -> (preset of a model, name of a cluster).
+    Guess `interview.small`: `reveal` gets the strategy for the model on one RTX 4090. questions: name -> (preset of a
+    model, name of a cluster).
     """
     said, lines = {}, []
     for name, (model, cluster) in questions.items():
@@ -442,7 +441,7 @@ def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str,
 def two_wide_layers() -> tuple[Advice, Scene]:
     """Ask the planner about a model of two very wide layers on four V100s, and draw the memory of four strategies.
 
-    The `strategy` of the advice is a choice of interview.largest.
+    Guess `interview.largest`: `reveal` gets the `strategy` of the advice.
     """
     found = advise(TWO_WIDE_LAYERS, CLUSTERS["4 V100"])
     needs = {name: found[name].memory for name in ("PP", "ZeRO-1", "ZeRO-3", "TP")}
