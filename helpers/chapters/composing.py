@@ -8,8 +8,8 @@ weights by name; `ranks.run(f)` calls f on every rank of a pool of processes, an
 KEY_BIAS_ROUNDING, the tolerance for the gradient of attention's key bias, which is rounding noise only.
 
 What goes wrong: an optimizer that is made too early, a mean over the wrong group, the norms of single ranks, one seed
-for all tensor parallel ranks, tensor parallelism over the slow link. Functions that take `ranks` are called in the
-notebook; the others run on a rank, or in one process where they say so. composing_cells.py draws what they return.
+for all tensor parallel ranks, tensor parallelism over the slow link. The notebook calls functions that take or start
+`ranks`. Those with "On a rank" run on each rank, the others in one process. composing_cells.py draws what they return.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alon
 from helpers.workloads.gpt import RESIDUAL
 
 SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)  # four ranks on two axes, eight on three
-ROWS, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
+SEQUENCES, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
 # AdamW divides by sqrt(v) + eps, so an eps above the usual 1e-8 moves weights less where a gradient is rounding noise.
 ADAMW = dict(lr=3e-3, eps=1e-6)
 BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)  # its messages are counted
-SEEDED = GPTConfig.tiny()  # the model of the section on one seed
-REPLICAS = 4  # tensor parallel ranks that draw with one seed, so that their shards are equal
+SEEDED = GPTConfig.tiny()  # the model of the section "one seed", whose weights are drawn with a given seed
+REPLICAS = 4  # tp ranks of that section, which hold equal shards because they draw with one seed
 # The emulated links inside a node and between nodes: seconds, and bytes per second.
 FAST, SLOW = Link(latency=0, bandwidth=1e9), Link(latency=0, bandwidth=4e6)
 
 
 def global_batch(step: int) -> tuple[Tensor, Tensor]:
     """The batch of a step, the same on every rank: tokens and targets, (16, 16) each."""
-    return characters().batch(step, ROWS, TOKENS)
+    return characters().batch(step, SEQUENCES, TOKENS)
 
 
 TRAINING = Training(
@@ -163,7 +163,7 @@ def step_log(plan: Plan, num_sequences: int) -> AxisTraffic:
 
 
 def bytes_of_busiest_rank(plan: Plan, num_sequences: int) -> dict[str, float]:
-    """Predicted bytes that a ring makes a rank send, by axis, for the rank that sends most."""
+    """Predicted bytes sent, if every collective runs as a ring, by axis, for the rank that sends most."""
     by_rank = [predicted_traffic(plan, num_sequences, rank) for rank in range(plan.world_size)]
     most = max(by_rank, key=AxisTraffic.sent_bytes)
     return {axis: most.sent_bytes(axis) for axis in ("tp", "dp", "pp") if getattr(plan, axis) > 1}
@@ -176,11 +176,11 @@ def predicted_traffic(plan: Plan, num_sequences: int, rank: int) -> AxisTraffic:
 
 
 def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
-    """The bytes of the busiest rank, from its recorded messages. RuntimeError where a rank sent other messages."""
+    """The bytes of the busiest rank, from recorded messages. RuntimeError where they differ from the predicted ones."""
     logs = ranks[: plan.world_size].run(step_log, plan, num_sequences)
     for rank, log in enumerate(logs):
         check_predicted(log, predicted_traffic(plan, num_sequences, rank), f"rank {rank} ")
-    return max(log.sent_bytes() for log in logs)  # what a ring makes the rank send for its messages
+    return max(log.sent_bytes() for log in logs)  # bytes sent, if every collective runs as a ring
 
 
 # Five layouts of four ranks, whose bytes the chapter compares for 16 sequences.
@@ -271,8 +271,8 @@ def two_norms() -> tuple[float, float]:
 def four_norms(ranks: Ranks) -> tuple[list[float], float, float, float]:
     """Four norms of the gradients of one step.
 
-    Each rank's own norm; the norm of all their squares added up, in which replicas count several times; the Trainer's,
-    the same on every rank; that of one process.
+    Each rank's own norm; the root of the sum of the squares of these norms, in which replicas count several times; the
+    norm that the Trainer found, the same on every rank; the norm in one process.
     """
     local, global_norms = zip(*ranks.run(two_norms), strict=True)
     if len(set(global_norms)) > 1:
@@ -284,7 +284,7 @@ def four_norms(ranks: Ranks) -> tuple[list[float], float, float, float]:
 
 
 def losses_in_one_process(model: nn.Module, steps: int) -> list[float]:
-    """The losses of training a model in one process and one thread, on batches of 8 rows."""
+    """The losses of training a model in one process and one thread, on batches of 8 sequences."""
     optimizer, threads = AdamW(model.parameters(), lr=3e-3), torch.get_num_threads()
     torch.set_num_threads(1)
     batches = (characters().batch(step, 8, SEEDED.context) for step in range(steps))
@@ -306,7 +306,7 @@ def gpt_of_seeds(one_seed: bool) -> GPT:
             dim = 1 if name.endswith(RESIDUAL) else 0
             part = _draw(name, parameter.chunk(REPLICAS, dim)[0], draw)
             parameter.data = torch.cat([part] * REPLICAS, dim)
-        model.head.weight = model.token_embedding.weight
+        model.head.weight = model.token_embedding.weight  # both are one Parameter, whose data is new; no change
     return model
 
 
@@ -351,7 +351,7 @@ def _record_step(num_sequences: int) -> Timeline:
     """On a rank: the timeline of one step, in which waits for tp's messages do not count as compute."""
     torch.manual_seed(0)
     trainer = Trainer(GPT(BYTES_MODEL), SQUARE, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
-    for rows in (2, num_sequences):  # the first one warms up
+    for rows in (2, num_sequences):  # the first recording, of two sequences, only warms up; the second one replaces it
         tokens = torch.randint(0, BYTES_MODEL.vocab_size, (rows, BYTES_MODEL.context))
         dist.barrier()
         with record_comms() as comms, record_timeline(trainer.local_model, source="emulated") as recorder:

@@ -1,4 +1,4 @@
-"""Trains a GPT on two axes at once by PyTorch's own parts, so that `compose.Trainer` can be compared with it.
+"""Trains a GPT on up to two axes at once by PyTorch's own parts, so that `compose.Trainer` can be compared with it.
 
 `compose.Trainer` is this course's trainer. A `Plan` says how many ranks each axis has:
 
@@ -6,9 +6,9 @@
     pp   torch.distributed.pipelining, with the stages of `partition`
     dp   zero=3: fully_shard; zero=0: DistributedDataParallel, which takes no DTensors, so without tp
 
-The order of the parts is that of the Trainer. The GPT must be untied, because parallelize_module splits a tied matrix
-in two. Gradients are not clipped, because `get_total_norm` refuses gradients on different meshes, as there are where
-norms are replicated on every tp rank. Chapter 09, a benchmark and tests of composing use it.
+The parts are applied in the Trainer's order. The GPT must be untied, because parallelize_module splits a tied matrix in
+two. Gradients are not clipped, because `get_total_norm` refuses gradients on different meshes, and the gradients of
+LayerNorm weights, which every tp rank has in full, are on another mesh than the gradients of the sharded matrices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TENSOR_PLAN = {
 class TorchTrainer:
     """Like `compose.Trainer`: on every rank, `step(tokens, targets)` takes the global batch and returns its mean loss.
 
-    options: of AdamW. Raises ValueError for plans and models that the top of this file does not name.
+    options: of AdamW. runner: a module, or with pp a schedule. ValueError for plans and models not named at the top.
     """
 
     def __init__(self, model: GPT, plan: Plan, **options):
@@ -83,7 +83,8 @@ class TorchTrainer:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """One step of the global batch on this rank. Returns the mean loss over all tokens that count."""
         replica = self.mesh.get_local_rank("dp")
-        # All targets that count, on average per replica: dp averages gradients, and the sum over all tokens is wanted.
+        # dp averages over its replicas, which divides by dp once more, so here we divide by tokens / dp: the number of
+        # targets that count in the global batch, divided by dp.
         self.total = int((targets != IGNORED).sum()) / self.plan.dp
         x, y = (each.chunk(self.plan.dp)[replica] for each in (tokens, targets))
         self.optimizer.zero_grad()
@@ -95,7 +96,7 @@ class TorchTrainer:
         return loss / self.plan.dp
 
     def _run_model(self, x: Tensor, y: Tensor) -> Tensor:
-        """Forward and backward of all micro-batches. Returns their summed loss, divided by the tokens of a replica."""
+        """Forward and backward of all micro-batches. Returns their summed loss, divided by `total`."""
         m, losses = self.plan.num_microbatches, []
         for micro_x, micro_y in zip(x.chunk(m), y.chunk(m), strict=True):
             loss = token_loss(self.runner(micro_x), micro_y, reduction="sum") / self.total
@@ -104,7 +105,7 @@ class TorchTrainer:
         return torch.stack(losses).sum()
 
     def _run_pipeline(self, x: Tensor, y: Tensor) -> Tensor:
-        """The same through the pipeline. A rank without the last stage has no loss and returns 0."""
+        """The same as `_run_model`, through the pipeline. A rank without the last stage has no loss and returns 0."""
         index, last = self.mesh.get_local_rank("pp"), self.plan.pp - 1
         losses: list[Tensor] = []
         last_only = dict(target=y, losses=losses) if index == last else {}
@@ -127,7 +128,7 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 
 def _check(model: GPT, plan: Plan) -> None:
-    """ValueError where the model or the plan is not one of those at the top of this file. cp: context parallelism."""
+    """Raises ValueError for a model or plan that is not named at the top of this file. cp: context parallelism."""
     if model.config.tied or plan.cp > 1 or plan.zero not in (0, 3) or (plan.zero and plan.pp > 1):
         raise ValueError(
             f"TorchTrainer got a GPT with tied={model.config.tied} and {plan}: give an untied one, and of ZeRO stage 0 "

@@ -71,7 +71,7 @@ class Training:
         """
         losses, norms = [], []
         for step in range(built.first_step, built.first_step + self.steps):
-            # rows is (part, number of parts): this process trains on that part of the batch.
+            # rows is (which part, of how many): the part of the batch that this process reads.
             inputs, targets = (rank_slice(tensor, *built.rows) for tensor in self.batch(step))
             loss, norm = built.step(inputs, targets)
             losses += [] if loss is None else [loss]
@@ -91,7 +91,7 @@ class OneProcess:
 
     first_step = 0  # a strategy that resumes from a checkpoint sets the number of steps already done
     replicas = None  # the group of the ranks that train on the other parts of a batch, None if there are none
-    rows = (0, 1)  # which part of the batch this process trains on, and into how many parts the batch is divided
+    rows = (0, 1)  # (which part, of how many): the part of the batch that this process reads
 
     def __init__(self, model: nn.Module, training: Training, forward: Callable | None = None, optimizer=None):
         """forward: what is called with the inputs, if not the model. optimizer: if not the training's own."""
