@@ -296,7 +296,7 @@ def losses_in_one_process(model: nn.Module, steps: int) -> list[float]:
 def gpt_of_seeds(one_seed: bool) -> GPT:
     """A GPT as one process draws it; with one_seed, as four tp ranks with the same seed do: each shard four times.
 
-    The shards of RESIDUAL weights, which write into the residual stream, are columns; those of all others are rows.
+    The shards of RESIDUAL weights, which write into the residual stream, are columns; all other shards are rows.
     """
     torch.manual_seed(0)
     model = GPT(SEEDED)

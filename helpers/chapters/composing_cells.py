@@ -97,7 +97,7 @@ def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:
 def norms_scene(own: Sequence[float], added: float, trainer: float, alone: float) -> Scene:
     """The norm of each rank's own gradients, of all squares added up, of the Trainer, and of one process.
 
-    AssertionError where the Trainer's norm is not that of one process.
+    AssertionError where the Trainer's norm is not the norm in one process.
     """
     assert abs(trainer / alone - 1) < 1e-10
     named = {f"rank {rank}": (norm, "other") for rank, norm in enumerate(own)}

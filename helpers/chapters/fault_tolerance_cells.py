@@ -1,7 +1,7 @@
 """Computes what the cells of chapter 12 reveal: the value beside the learner's guess, and a picture or lines of text.
 
 fault_tolerance.py has the checkpoints and silent_corruption.py the wrong products. A generation is the time between
-two starts of a job. `history` is what `helpers.elastic.mini_job.run` returns, and an account is that of a `Job`.
+two starts of a job. `history` is what `helpers.elastic.mini_job.run` returns, and an account is the account of a `Job`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def last_beats(history: History, seconds: float = 2.0) -> tuple[str, Scene]:
 
 
 def compared_with_one_process(folder: str, steps: int, num_ranks: int) -> str:
-    """A line: the weights of every rank of a `mini_job`, and those of one process that trained on the same rows."""
+    """A line: the weights of every rank of a `mini_job`, and of one process that trained on the same rows."""
     model, optimizer = mini_job.new_job()
     for step in range(steps):
         optimizer.zero_grad()
@@ -114,7 +114,7 @@ def compared_with_one_process(folder: str, steps: int, num_ranks: int) -> str:
 
 
 def generations_of(account: Account, calm: Account, ends: Sequence[str]) -> Scene:
-    """A bar per generation of a job, whose losses must equal those of an undisturbed job."""
+    """A bar per generation of a job, whose losses must equal the losses of an undisturbed job."""
     assert all(abs(loss - calm.losses[step]) < 1e-12 for step, loss in account.losses.items())
     rows = [
         (f"generation {one.number}: {one.ranks} ranks", one.first_step, one.last_step, why)

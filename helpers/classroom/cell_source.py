@@ -15,9 +15,9 @@ import re
 from helpers.classroom.labs import parse
 
 MAX_CELL_CHARACTERS = 100_000
-MAX_CHARACTERS = 400_000  # of all cells with code
-MAX_STATEMENTS = 5_000  # of all cells together, also inside functions
-MAX_NODES = 50_000  # of all syntax trees together
+MAX_CHARACTERS = 400_000  # characters of all cells with code together
+MAX_STATEMENTS = 5_000  # statements of all cells together, also inside functions
+MAX_NODES = 50_000  # nodes of all syntax trees together
 MAX_NESTING = 100  # nodes above each other in the syntax tree of a cell
 MAGIC = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")  # the groups 1 and 3 are the indentation
 

@@ -32,7 +32,7 @@ from helpers.quantities.units import format_seconds
 
 REPORT = "report.html"
 RISK = "--submissions-may-read-my-files"  # the option without which the level "plain" is refused
-FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")  # of this repository
+FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")  # folders of this repository
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.M
 SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 OTHER_CALL = {"min": "max", "max": "min"}
 DROPPED_CALLS = ("clone", "detach", "contiguous")  # x.clone() becomes x
-OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}  # of dist.ReduceOp
+OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}  # names in dist.ReduceOp
 MAX_LINE = 200  # characters of a line that a question may be about
 BLOCKS = ("body", "orelse", "finalbody")  # fields of a compound statement that hold statements
 

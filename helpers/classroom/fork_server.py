@@ -37,7 +37,7 @@ from helpers.grading import labs, tasks_of
 from helpers.ranks.processes import process, zygote
 
 START_SECONDS = 90.0  # for the fork server to import torch from a slow disk
-ENVIRONMENT = {  # of the fork server; nothing comes from the grader's own
+ENVIRONMENT = {  # the environment of the fork server; nothing comes from the grader's own
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "PYTHONPATH": str(isolation.ROOT),
@@ -201,7 +201,7 @@ def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: i
 def _run(serve: Callable[[int], None], control: int) -> int:
     """Run as the sandbox's worker: serve requests from the socket `control`. Returns the exit code."""
     try:
-        tempfile.tempdir = None  # the cached value is that of the fork server
+        tempfile.tempdir = None  # the cached value is the fork server's folder
         serve(control)
         return 0
     except BaseException:

@@ -57,7 +57,7 @@ from helpers.learner.words import LANGUAGES
 from helpers.ranks.processes.zygote import FORKS
 
 MAX_FLAGS = 100  # flags of a submission that are kept; of the others only the number is
-MAX_NOTED = 2_000  # flags up to which those of the guard are added; it notes at most 20 for each cell and task
+MAX_NOTED = 2_000  # with this many flags no more of the guard's are added; it notes at most 20 per cell and task
 
 
 def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmission:
@@ -227,7 +227,7 @@ class _SandboxRunner:
         self.grader, self.key, self.outputs = grader, key, []
 
     def __call__(self, inputs: Sequence[dict], seed: int) -> TaskRun:
-        """What the ranks returned, or a TaskRun with a failure. inputs: [rank][case]. seed: that of the inputs."""
+        """What the ranks returned, or a TaskRun with a failure. inputs: [rank][case]. seed: the seed of the inputs."""
         grader = self.grader
         limits = grader.settings.limits
         question = {"do": "run", "key": self.key, "inputs": list(inputs), "seed": rank_seed(seed, self.key)}
@@ -260,7 +260,7 @@ def rank_seed(seed: int, key: str) -> int:
 
 
 def parse_task_run(fields: Any) -> TaskRun:
-    """The TaskRun whose fields came out of a sandbox, or a failed TaskRun if they are not those of one."""
+    """The TaskRun whose fields came out of a sandbox, or a failed TaskRun if no TaskRun has such fields."""
     try:
         failure = fields["failure"]
         if failure is not None:
@@ -290,7 +290,7 @@ def run_plain_case(submission: Submission, settings: GradingSettings, key: str, 
 
 # -- state file --------------------------------------------------------------------------------------------------------
 STATE_FILE = "state.jsonl"
-STATE_VERSION = 4  # of the fields in the file; another version is refused
+STATE_VERSION = 4  # the version of the fields in the file; another one is refused
 
 
 @dataclass(kw_only=True)

@@ -48,10 +48,10 @@ from helpers.learner.words import Words
 from helpers.ranks.board.sites import is_library
 
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
-MAX_FORKS = 4  # of one process; those beyond are stopped
+MAX_FORKS = 4  # forks of one process; any more are stopped
 MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
 MAX_REASON = 300  # characters of the reason in a note, which may quote the learner
-CELL_PREFIX = "cell "  # of the file names of a learner's cells
+CELL_PREFIX = "cell "  # with which the file name of a learner's cell begins
 # In tasks that count bytes, no honest answer was seen to move more than 50 elements out of torch; an answer that hides
 # memory from the meter moves hundreds.
 MAX_MOVED = 150
@@ -78,7 +78,7 @@ class Guard:
         self.has_file_isolation = isolation_level != "plain"
         self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
         self.is_busy, self.forks, self.moved = False, 0, -math.inf
-        # The names of the events are those of Python's audit event table.
+        # The events have their names from Python's audit event table.
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
             "import": lambda args: why_forbidden(str(args[0]), self.lab) if is_direct() else None,
             "open": self._rule_open,

@@ -35,7 +35,7 @@ CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["']([^"']*)["']""", re.MULTILIN
 
 
 MAX_PLAIN_CHECK = 2_000  # characters of a cell that may be a plain `check(…)`; the labs' own have less than 200
-DEFINITION = re.compile(r"^(?:def|class) +(\w+)", re.MULTILINE)  # of a function or class; its group is the name
+DEFINITION = re.compile(r"^(?:def|class) +(\w+)", re.MULTILINE)  # the group is the name that is defined
 
 
 @dataclass(frozen=True, kw_only=True)

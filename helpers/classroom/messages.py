@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-MAX_BYTES = 64_000_000  # of one message; the largest honest answer of a lab is under 1 MB
+MAX_BYTES = 64_000_000  # bytes of one message; the largest honest answer of a lab is under 1 MB
 MAX_ITEMS = 200_000  # numbers, texts, tensors and containers in one message
-MAX_DEPTH = 20  # of containers in each other
+MAX_DEPTH = 20  # how deep containers may be inside each other
 _LENGTH = struct.Struct("!Q")
 
 

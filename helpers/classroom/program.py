@@ -361,7 +361,7 @@ def local_names(scope: ast.AST, aliases: Mapping[str, str]) -> set[str]:
 
 
 def _nodes_in_scope(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a scope without those of the scopes inside it, which only add their names."""
+    """The nodes of a scope without the nodes of the scopes inside it, which only add their names."""
     if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         yield from (part for part in ast.walk(scope.args) if isinstance(part, ast.arg))
         waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]  # a lambda's body is one node

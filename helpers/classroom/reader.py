@@ -45,11 +45,11 @@ from helpers.grading.lab_notebooks import marks_of, source_of
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.limits import TooLong, limit_memory_and_files, processor_limit
 
-READ_SECONDS = 4.0  # of processor time for one file; the solution of a lab takes 0.03 s
+READ_SECONDS = 4.0  # seconds of processor time for one file; the solution of a lab takes 0.03 s
 TOO_LONG = f"Reading the file took more than {READ_SECONDS:g} s of processor time, so it was ended"
 MAX_FLAGS = 100  # flags of a notebook that are kept (remarks for the teacher); of the others only the number is
 MAX_NAMES, MAX_NAME = 200, 60  # functions and classes that may be a misspelled task, and characters of their names
-MAX_CHANGES = 50  # of each kind in a cell
+MAX_CHANGES = 50  # changes of each kind in a cell
 
 
 def main(descriptor: int) -> None:
@@ -137,7 +137,7 @@ def _read_cells(
 
 
 def keys_of_cell(program: Program) -> dict[str, list[str]]:
-    """The name of each cell to the key of its task; for a cell of the learner's own, to those of all that need it."""
+    """Name of a cell -> the key of its task; for a cell of the learner's own, the keys of all tasks that need it."""
     found: dict[str, list[str]] = {cell.name: [] for cell in program.cells}
     for key, needed in program.needed_statements.items():
         for name in {one.cell for one in needed} & found.keys():

@@ -112,7 +112,7 @@ class GradedSubmission:
     of the file does not tell. digest: the hash of the file. lab: "03_ddp", or "" if it is not known.
     problems: sentences about parts that could not be graded. notes: sentences that a teacher should know.
     more_flags: certainty to the number of flags beyond those that the tasks have, which only count.
-    pieces: of the answers, for the comparison with those of others.
+    pieces: the pieces of the answers, to be compared with the answers of others.
     seconds: that grading took. peak_bytes: the most memory that the sandbox used, 0 if nothing was run.
     """
 
@@ -209,7 +209,7 @@ def flags_summary(flags: Sequence[Flag], more_flags: Mapping[str, int] | None = 
 
 
 def kept_flags(flags: Iterable[Flag], max_flags: int) -> tuple[tuple[Flag, ...], dict[str, int]]:
-    """At most so many flags, the most certain first, and how many others there are of each certainty.
+    """At most `max_flags` flags, the most certain first, and how many others there are of each certainty.
 
     A line that several tasks use counts once, as in `flags_of`, and it stays with all of its tasks.
     """

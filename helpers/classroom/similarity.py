@@ -24,7 +24,7 @@ from helpers.classroom.program import Program, Statement
 from helpers.classroom.results import AnswerPieces, GradedSubmission
 from helpers.grading.lab_notebooks import graded_cells, source_of
 
-MIN_SHARE = 0.8  # of the pieces must be equal
+MIN_SHARE = 0.8  # the share of the pieces that must be equal
 MIN_RARE_PIECES = 4  # among the equal pieces
 COMMON_SHARE = 1 / 3  # a piece that more of the class wrote is not rare
 MAX_ANSWER_NODES = 5_000  # nodes of the syntax tree of an answer that is compared; the labs' own have less than 500
@@ -106,7 +106,7 @@ def text_of(program: Program, written: Iterable[Statement]) -> str:
 
 
 def lab_pieces(lab: LabNotebook) -> Mapping[str, set[str]]:
-    """Key of a task to the pieces that the lab gives and those of its solution."""
+    """Key of a task -> the pieces that the lab gives, and the pieces of its solution."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in ("labs", "solutions"):
         path = ROOT / folder / f"{lab.name}.ipynb"
@@ -141,7 +141,7 @@ def _own_names(nodes: Iterable[ast.stmt]) -> set[str]:
 
 
 def _pieces(node: ast.stmt, own: set[str]) -> Iterator[str]:
-    """The piece of a statement, then those of the statements inside it. own: the names that the answer defines."""
+    """The piece of a statement, then the pieces of the statements inside it. own: the names that the answer defines."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) or isinstance(node, ast.Pass):
         return  # a docstring is no part of what an answer does
     yield ast.unparse(_Numbered(own).visit(_head(node)))

@@ -164,7 +164,7 @@ def names_used_by(functions: Iterable[Any], modules: dict[str, types.ModuleType]
 
 
 def functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions in a value: in a class those of its bases too, in a container those of its items."""
+    """The functions in a value: in a class also the functions of its bases, in a container the ones of its items."""
     if isinstance(value, functools.partial):
         yield from functions_of(value.func)
     elif isinstance(value, list | tuple | dict):
@@ -189,7 +189,7 @@ def functions_of(value: Any) -> Iterator[types.FunctionType]:
 
 
 def names_in_code(code: types.CodeType) -> Iterator[str]:
-    """The global names and attributes that a function's code mentions, with those of functions inside it."""
+    """The global names and attributes that a function's code mentions, also in functions inside it."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, types.CodeType):

@@ -5,7 +5,7 @@ The layouts, with the learner "ada" and the lab "03_ddp":
 plain      ada.ipynb, or ada/anything.ipynb
 nbgrader   submitted/ada/03_ddp/03_ddp.ipynb
 Moodle     Ada Lovelace_123_assignsubmission_file_/03_ddp.ipynb, where 123 is the number of the participant
-Canvas     lovelaceada_123_456_03_ddp.ipynb, where 123 is the id of the learner and 456 that of the submission
+Canvas     lovelaceada_123_456_03_ddp.ipynb, where 123 is the id of the learner and 456 the id of the submission
 
 A progress file may come with a notebook: checks write `~/.rank-by-rank/progress.jsonl`, and it says how often they were
 tried. It may lie as `progress.jsonl` in the learner's folder, also below `.rank-by-rank`, or as `ada_progress.jsonl`
@@ -30,11 +30,11 @@ from pathlib import Path
 from helpers.classroom.plain_text import one_line
 from helpers.learner import progress
 
-MAX_BYTES = 10_000_000  # of a notebook; a lab with all its pictures has 1 MB
-MAX_PROGRESS_BYTES = 5_000_000  # of a progress file; a check adds 150 bytes
+MAX_BYTES = 10_000_000  # bytes of a notebook; a lab with all its pictures has 1 MB
+MAX_PROGRESS_BYTES = 5_000_000  # bytes of a progress file; a check adds 150 bytes
 MAX_CELLS = 2_000
 MAX_DEPTH = 20  # folders in each other in which notebooks are looked for
-KINDS = ("code", "markdown", "raw")  # of cells
+KINDS = ("code", "markdown", "raw")  # the kinds of cells
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_file_?(?P<rest>.*)")
 CANVAS = re.compile(r"(?P<name>[^_\d]+)_(?:LATE_)?(?P<id>\d+)_(?P<submission>\d+)_(?P<rest>.+)")
 PROGRESS = "progress.jsonl"  # the file that checks write in the learner's home folder
@@ -195,7 +195,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def _raise_unless_file(mode: int) -> None:
-    """Raise UnreadableNotebook unless the mode, from `os.stat`, is that of a file."""
+    """Raise UnreadableNotebook unless the mode, from `os.stat`, is the mode of a file."""
     if stat.S_ISLNK(mode):
         raise UnreadableNotebook("The file is a link to another file, so it was not read.")
     if stat.S_ISDIR(mode):

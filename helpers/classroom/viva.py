@@ -48,7 +48,7 @@ words = book("viva")
 NUM_QUESTIONS = 3
 MAX_TRIES = 6  # changed versions that are run for one question
 MAX_TRIES_PER_CELL = 3
-NUM_RANKS = 3  # of a question about messages
+NUM_RANKS = 3  # the ranks in a question about messages
 MAX_CODE, MAX_QUESTION = 20_000, 600  # characters of a cell and of a question that a page shows
 MAX_EVENTS = 12  # messages that an answer lists
 # An answer with one of these errors makes no question: that a name is missing teaches nothing.

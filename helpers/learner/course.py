@@ -31,7 +31,7 @@ STATION = re.compile(r"(?P<short>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: 
 _FENCED_CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 _TITLE = re.compile(r"# (?:(\d\d) · )?(\S.*)")
-_CHAPTER_NAME = re.compile(r"\d\d_\w+|interview")  # of a notebook
+_CHAPTER_NAME = re.compile(r"\d\d_\w+|interview")  # the name of a notebook
 _TASK = re.compile(r'^check\("(\d\d\.\w+)"', re.MULTILINE)  # the line of a lab that checks a task
 
 CellData = Mapping[str, Any]  # a cell as a notebook file has it

@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-KINDS = ("check", "quiz", "language", "guess", "round")  # of lines
+KINDS = ("check", "quiz", "language", "guess", "round")  # the kinds of lines
 CHAPTER = "chapter"  # the value of the field `place` of an attempt that was made in a chapter and not in a lab
 LOCK_TIMEOUT = 2.0  # seconds to wait for another program that writes
 HOME_VARIABLE = "RANKS_HOME"  # the environment variable with the folder to use in place of the home
-FilePath = str | os.PathLike | None  # of the progress file; None is the one in the home
+FilePath = str | os.PathLike | None  # where the progress file is; None: in the home folder
 STALE_AFTER = 20.0  # seconds after which a lock is removed, because an append takes only milliseconds
 
 

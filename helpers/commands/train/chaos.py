@@ -83,7 +83,7 @@ class Chaos:
         return words("chaos.account", steps=len(self.losses), **values)
 
     def compared(self, undisturbed: Mapping[int, float]) -> tuple[bool, str]:
-        """Whether the losses equal those of a run without deaths, and the sentence that says so."""
+        """Whether the losses equal the losses of a run without deaths, and the sentence that says so."""
         pairs = {step: (self.losses[step], loss) for step, loss in undisturbed.items()}
         for step, (with_deaths, without) in pairs.items():
             if with_deaths != without:

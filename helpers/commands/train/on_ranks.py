@@ -32,7 +32,7 @@ from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, axes_along, 
 from helpers.schedules import Action
 from helpers.workloads import GPT, characters, token_loss
 
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast; None: without autocast
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}  # the dtype of autocast; None: without autocast
 MAX_NORM = 1.0  # to which the norm of the gradients is clipped
 
 
@@ -66,7 +66,7 @@ class TrainingRun:
         trainer_options = dict(
             loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype]
         )
-        trainer_options["seed"] = settings.seed if settings.dropout else None  # from which dropout draws
+        trainer_options["seed"] = settings.seed if settings.dropout else None  # the seed from which dropout draws
         if settings.resume is None:
             self.trainer = Trainer(model, settings.plan, lr=settings.lr, **trainer_options)
         else:
@@ -142,7 +142,7 @@ def _compute_in_span(
     return result
 
 
-_run: TrainingRun | None = None  # of this rank, from `start` on
+_run: TrainingRun | None = None  # the run of this rank, from `start` on
 
 
 def start(settings: TrainOptions, device: str) -> tuple[str, Path]:

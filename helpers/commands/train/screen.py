@@ -31,7 +31,7 @@ from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.specs.mesh import ORDER
 
 words, draw_words = book("train"), book("draw")
-PROGRESS_LINES = 10  # of progress, if the output is no terminal
+PROGRESS_LINES = 10  # how many lines of progress are printed if the output is no terminal
 BAR_WIDTHS = (16, 8)  # columns of the progress bar; the first that fits is taken
 RATE_WINDOW = 10  # the rate is the median of this many steps
 
@@ -41,7 +41,7 @@ class Screen:
 
     def __init__(self, settings: TrainOptions, out: TextIO | None):
         self.settings, self.out = settings, out
-        self.seconds: list[float] = []  # of each step
+        self.seconds: list[float] = []  # the seconds of each step
         self.tokens = settings.batch * CONFIGS[settings.size].context  # in a step
         self.columns = shutil.get_terminal_size().columns
         self.can_overwrite = out is not None and out.isatty() and os.environ.get("TERM") != "dumb"
@@ -119,7 +119,7 @@ class Screen:
         recorded = [report.sent for report in reports]
         if not any(traffic.ops for traffic in recorded):
             return
-        title = {SCALARS: words("scalars")}  # of a column; all others are called like their axis
+        title = {SCALARS: words("scalars")}  # the title of this column; all others are called like their axis
         axes = (*reversed(ORDER), SCALARS)  # from pp to tp; `table` leaves out those without any bytes
         payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in recorded]
         self.lines(["", words("sent", step=number), *table(payloads, lambda axis: title.get(axis, axis))])
@@ -135,7 +135,7 @@ class Screen:
         plan, dtype = self.settings.plan, self.settings.dtype
         plan = replace(plan, micro_batch=self.settings.batch // (plan.dp * plan.num_microbatches))
         options = {"autocast": dtype != "fp32", "loss_scaling": dtype == "fp16", "first_step": first_step}
-        options["dtype_bytes"] = 4  # of the parameters, which autocast leaves in float32
+        options["dtype_bytes"] = 4  # bytes per element of the parameters, which autocast leaves in float32
         spec = CONFIGS[self.settings.size].spec
         return [axis_traffic(spec, plan, rank, **options) for rank in range(plan.world_size)]
 

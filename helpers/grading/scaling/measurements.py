@@ -6,10 +6,10 @@ is an outlier. The function is called in one process with drawn measurements.
 
 How to read it. A question is the list of arguments of one call of the learner's function; `make_…` draws the questions
 of a task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5, and returns them under "cases", where the Task looks
-for them. It ignores `world_size`, which a Task passes to every such function. `question_task` builds the Task, which
-calls the learner's function with each question and compares the answers with those of the right function. Below the
-sentence about a wrong value, `rule_of_…` says how the right one comes about, with the numbers of the question. `Words`
-is a text in English and Chinese.
+for them. A Task passes `world_size` to every such function, and these two ignore it. `question_task` builds the Task,
+which calls the learner's function with each question and compares the answers with the answers of the right function.
+Below the sentence about a wrong value, `rule_of_…` says how the right one comes about, with the numbers of the
+question. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rule_of_study(index: int, question: Sequence[Any], answer: Any) -> Words:
     gpus, seconds = question
     first, last = min(zip(gpus, seconds, strict=True)), max(zip(gpus, seconds, strict=True))
     speedups = [f"{speedup:.6g}" for speedup in strong_scaling(gpus, seconds)[0]]
-    values = (first, (speedups, gpus), law_of_two(*first, *last))  # for the text of each of the three rules
+    values = (first, (speedups, gpus), law_of_two(*first, *last))  # what the text of each of the three rules needs
     return words[f"study_rule.{index}"].format(*values[index])
 
 

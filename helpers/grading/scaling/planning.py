@@ -6,9 +6,9 @@ The learner's function is called in one process with drawn cases.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. Below the sentence about a wrong
-value, `rule_of_…` says how the right one comes about, with the numbers of the case. `Words` is a text in English and
-Chinese.
+function with each case and compares the answers with the answers of the right function. Below the sentence about a
+wrong value, `rule_of_…` says how the right one comes about, with the numbers of the case. `Words` is a text in English
+and Chinese.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ CandidatePlan = dict[str, Any]  # a value for each of FIELDS
 TrainingJob = Mapping[str, int]  # the cluster and the model, as `draw_job` makes them
 Rule = Callable[[CandidatePlan, TrainingJob], bool]  # whether a plan fulfils what a job asks for
 GIB = 2**30 / 1e9  # in GB
-NUM_PLANS = 200  # for each job
+NUM_PLANS = 200  # plans among which the learner chooses for each job
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
 # There are fourteen kinds of jobs. In each, the plans listed here are placed among slower ones: they are fastest, but
@@ -278,7 +278,7 @@ def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def operations_per_token(model: Mapping[str, int]) -> int:
-    """6 FLOPs per parameter, and those of attention."""
+    """6 FLOPs per parameter, and the FLOPs of attention."""
     return 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
 
 

@@ -3,8 +3,8 @@
 Only the chapter asks it. The function is called in one process with drawn models, plans and hardware.
 
 How to read it. A case is the list of arguments of one call of the learner's function. `question_task` builds the Task,
-which calls the learner's function with each case and compares each term with that of `step_terms`. Below the sentence
-about a wrong one, `rule_of_term` says what the right one is made of. `Words` is a text in English and Chinese.
+which calls the learner's function with each case and compares each term with the term of `step_terms`. Below the
+sentence about a wrong one, `rule_of_term` says what the right one is made of. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def data_seconds(model: Numbers, plan: Numbers, hardware: Numbers) -> float:
 def step_terms(model: Numbers, plan: Numbers, hardware: Numbers) -> tuple[float, float, float, float]:
     """The seconds of compute, of the bubble and of tensor-parallel messages, and those of data-parallel messages that
     compute does not hide."""
-    tokens = plan["micro_batches"] * plan["micro_batch"] * model["seq"]  # of a replica
-    operations = tokens * operations_per_token(model) * (3 + plan["recomputed"]) / 3  # of a replica
+    tokens = plan["micro_batches"] * plan["micro_batch"] * model["seq"]  # the tokens of a replica
+    operations = tokens * operations_per_token(model) * (3 + plan["recomputed"]) / 3  # of one replica
     compute = operations / (plan["tp"] * plan["pp"] * hardware["peak"] * hardware["utilization"])
     bubble = compute * (plan["pp"] - 1) / (plan["micro_batches"] * plan["chunks"])
     tensor = model["layers"] / plan["pp"] * plan["micro_batches"] * sent_per_layer(model, plan) / hardware["nvlink"]

@@ -79,7 +79,7 @@ def local_heads(num: int, rank: int, size: int) -> slice:
 def shard_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
     """The right shard: neighbouring query heads, and the key-value heads that belong to them.
 
-    The rows of the fused weight are those of all query heads, then of all key heads, then of all value heads.
+    The fused weight has the rows of all query heads, then of all key heads, then of all value heads.
     """
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
     local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
@@ -201,7 +201,7 @@ TOKEN_LOSS = Task(
 
 
 # -- 07.norm ---------------------------------------------------------------------------------------------------------
-NUMBER_BYTES = 8  # of one float64
+NUMBER_BYTES = 8  # the bytes of one float64
 
 
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:

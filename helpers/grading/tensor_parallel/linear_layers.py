@@ -163,7 +163,7 @@ def settings_of(linear: nn.Linear) -> dict[str, Any]:
 
 
 def parameters_of(layer: Any) -> dict[str, nn.Parameter]:
-    """The layer's parameters "weight" and "bias", which may also be those of a layer inside it."""
+    """The layer's parameters "weight" and "bias", which may also be the parameters of a layer inside it."""
     named = layer.named_parameters() if isinstance(layer, nn.Module) else []
     return {name.rpartition(".")[2]: parameter for name, parameter in named}
 
@@ -172,7 +172,7 @@ def parameters_of(layer: Any) -> dict[str, nn.Parameter]:
 class LinearReference:
     """The output y and all gradients of the full layer in one process.
 
-    gradient: that of y. gradients: those of "x", "weight" and, if there is one, "bias".
+    gradient: the gradient of y. gradients: the gradients of "x", "weight" and, if there is one, "bias".
     """
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor):
@@ -185,7 +185,7 @@ class LinearReference:
 
 @judges_both_passes("layer(x)")
 def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
-    """No message in forward; in backward one all-reduce of the gradient of x for each batch."""
+    """The forward sends no message, and the backward one all-reduce of the gradient of x for each batch."""
     yield from judge_ranks(run, "column", COLUMN_SPLIT)
     right = [all_reduce(run.inputs[0]["x"][0].nbytes)] * NUM_BATCHES
     yield from expect_messages(run, "column", FORWARD, [], gather="gathers_the_output")
@@ -194,7 +194,7 @@ def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
 
 @judges_both_passes("layer(x)")
 def judge_row(run: ForwardBackward) -> Iterator[Judgement]:
-    """In forward one all-reduce of the output for each batch; no message in backward."""
+    """The forward sends one all-reduce of the output for each batch, and the backward no message."""
     yield from judge_ranks(run, "row", ROW_SPLIT)
     right = [all_reduce(run.inputs[0]["gradient"][0].nbytes)] * NUM_BATCHES  # y has the shape of its gradient
     yield from expect_messages(run, "row", FORWARD, right, gather="gathers_the_input")
@@ -223,7 +223,7 @@ def judge_ranks(run: ForwardBackward, task: str, split: Split) -> Iterator[Judge
 
 
 def shard_of(full: Tensor, dim: int | None, rank: int, size: int) -> Tensor:
-    """The rank's shard of a tensor that so many ranks split along `dim`; all of it for None."""
+    """The rank's shard of a tensor that `size` ranks split along `dim`; all of it if `dim` is None."""
     return full if dim is None else full.chunk(size, dim)[rank]
 
 

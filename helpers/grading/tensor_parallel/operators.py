@@ -85,7 +85,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
 
 
 def passed_back(got: dict[str, Any], gradient: torch.Tensor) -> Any:
-    """The gradient that the operator's backward returned: that of x, without the part that the term `+ x` gets."""
+    """The gradient of x that the operator's backward returned, without the part that the term `+ x` gets."""
     return got["x_gradient"] - gradient if isinstance(got["x_gradient"], torch.Tensor) else got["x_gradient"]
 
 

@@ -121,7 +121,7 @@ class CrossEntropyReference:
 
 @judges_both_passes("the loss")
 def judge(run: ForwardBackward) -> Iterator[Judgement]:
-    """In forward a maximum and then two sums, which may be one message; no message in backward."""
+    """The forward sends a maximum and then two sums, which may be one message, and the backward no message."""
     reference = CrossEntropyReference(run)
     for rank, got in enumerate(run.outputs):
         yield judge_loss(reference, got["loss"], rank)
@@ -166,7 +166,7 @@ def judge_gradient(reference: CrossEntropyReference, got: Any, rank: int) -> Jud
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
-    """By torch's errors about an index that is out of bounds, about shapes, and about a hidden collective."""
+    """Recognises torch's errors about an index that is out of bounds, about shapes, and about a hidden collective."""
     known = ["target_not_shifted"] if "index" in failure.text and "out of bounds" in failure.text else []
     known += ["tokens_and_entries"] if "must match the size of tensor" in failure.text else []
     return recognise_hidden_collective(failure) + known

@@ -266,7 +266,7 @@ SIGNALS = Signals()
 # -- how to close connections ----------------------------------------------------------------------------------------
 # A wire is annotated as a dist.ProcessGroup here, because wire.py and group.py, with Wire and WireGroup, import this
 # file.
-UNUSED_TAG = 2**31 - 1  # of a message that nobody sends
+UNUSED_TAG = 2**31 - 1  # the tag of a message that nobody sends
 ONE_MILLISECOND = datetime.timedelta(milliseconds=1)  # the timeout of a receive that is meant to time out
 
 

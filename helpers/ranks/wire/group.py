@@ -65,7 +65,7 @@ class WireGroup:
         self.board: Board | None = None  # None where ranks do not compare operations
         self.channels: Channels | None = None  # the part of the board for sends and receives
         self.order = threading.RLock()  # operations are posted and issued in one order, from whatever thread
-        self.sequence = self.num_messages = 0  # of the next collective, and of the next message
+        self.sequence = self.num_messages = 0  # the numbers of the next collective and of the next message
         # For the emulated link: number of a collective -> its work, once gloo has completed it, and the number of the
         # collective that the link takes next.
         self.turn, self.delivered, self.next_delivery = threading.Lock(), {}, 0
@@ -74,7 +74,7 @@ class WireGroup:
         self.issued: set[WireWork] = set()  # collectives that gloo has not completed yet, as far as this rank knows
         self.is_native = session.config.inner == "nccl"  # then the caller gets the real group's works as they are
         self.is_released = False  # whether the group was destroyed
-        self.batch = None  # with NCCL's rules, inside batch_isend_irecv: its messages, which are one operation
+        self.batch = None  # with NCCL's rules: the messages of the batch_isend_irecv that runs now, one operation
         session.counters[name] = 0
 
     def use_board(self, path: str) -> None:
@@ -345,7 +345,7 @@ class WireGroup:
         for work in works:
             work.finish(WireError(words["destroyed"]))
         if works:
-            self.connections.close()  # for a thread that waits inside gloo
+            self.connections.close()  # a thread that waits inside gloo then returns
 
     def _pending_works(self) -> list[WireWork]:
         return [work for group, work in self.session.works() if group is self]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Called on a rank at the end of each task (by worker.py). NCCL's rules add a function; the engine does not know them.
 on_task_end: list[Callable[[], None]] = []
-_registered: dict[str, Rules] = {}  # by name
+_registered: dict[str, Rules] = {}  # the name of a backend -> its rules
 
 
 class Rules(Protocol):

@@ -72,7 +72,7 @@ class Fault:
 class WireConfig:
     """How the wire of one process behaves."""
 
-    rank: int  # of this process
+    rank: int  # the rank of this process
     world_size: int
     # A folder that all ranks share, a new one for each world. In it lie the boards, which are files in which ranks
     # compare operations, and the journals of NCCL's rules.
@@ -108,7 +108,7 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
     """Seconds that operation `name` with `num_bytes` bytes of payload takes on `link` among `num_ranks` ranks.
 
     The payload is what one rank passes in: one part for an all_gather, and the full tensor for the other collectives.
-    The formulas are those of helpers/quantities/costs.py for the default algorithm of each operation. A gather or a
+    The formulas, in helpers/quantities/costs.py, are for the default algorithm of each operation. A gather or a
     scatter takes as long as its root is busy.
     """
     if num_ranks == 1:
@@ -205,7 +205,7 @@ class Session:
         self.broken: WireError | None = None  # why nothing more may be issued in this world
         self.num_operations = 0  # that this rank has issued
         self.num_not_awaited = 0  # operations for whose end the program has not waited
-        self.rules: RankRules | None = None  # of another backend, while they are in force
+        self.rules: RankRules | None = None  # the rules of another backend, while they are in force
         self.busy = threading.Event()  # set while something is pending
 
     # -- one operation ---------------------------------------------------------------------------------------------

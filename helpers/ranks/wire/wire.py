@@ -12,9 +12,8 @@ operation.
 The words: a "world" is all process groups that a process makes between one install() or reset() and the next; after a
 failure the ranks begin a new one. It is "broken" once its ranks did not issue the same operations or its connections
 were closed. The "board" is a file in shared memory in which the ranks of a group compare operations (board.py). A
-"card" is a simulated GPU (helpers/devices/cards), whose tensors hold their elements in CPU memory. "Rules" are those of
-another backend, NCCL's, which say what that backend would make of the operations that gloo runs (rules.py); without
-them `session.rules` is None.
+"card" is a simulated GPU (helpers/devices/cards), whose tensors hold their elements in CPU memory. "Rules" say what
+another backend, NCCL, would make of the operations that gloo runs (rules.py); without them `session.rules` is None.
 
     install, reset                       begin a world; init_process_group with the backend "wire" then works
     subscribe, counters, pending         a log of completed operations; what was issued; what is not complete
@@ -75,7 +74,7 @@ class World:
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.session, self.closed = Session(config, waiters), False
         self.groups: list[WireGroup] = []
-        self.calls: GroupCalls | None = None  # of new_group, once there is a default group
+        self.calls: GroupCalls | None = None  # the calls of new_group, once there is a default group
         self.rules = self.session.rules = rules_named(config.rules).start_on_rank(config)
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 

@@ -184,7 +184,7 @@ class WireWork(Work):
 
     # With NCCL's rules (rules.py), every operation is written into a journal, and each wait for it, too.
     rules: RankRules | None = None  # the rules, if the operation is in their journal
-    journal_number = 0  # of the operation
+    journal_number = 0  # the number of the operation in the journal
     in_line = False  # whether it runs on the stream of its call (async_op=False), which then waits for it
 
     def __init__(
