@@ -6,7 +6,7 @@ points, and the rest of the class is graded. The limits of cell_source.py keep t
 file. Where those limits are not enough, each request also has a limit on processor time and memory.
 
 The first message is the setup: "labs" (the fields of each LabNotebook to which a notebook may belong) and "checks"
-(folder of a teacher's own tasks, or ""). The reader answers it with {"ready": true}. Then there are two kinds of
+(folder of a teacher's own tasks, or ""). The reader replies {"ready": true}. Then there are two kinds of
 requests, which "do" tells apart, and each gets one reply:
 
 do           further keys                   the reply

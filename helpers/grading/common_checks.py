@@ -85,8 +85,8 @@ def hidden_messages_failure(run: TaskRun) -> RunFailure | None:
 # -- rounding --------------------------------------------------------------------------------------------------------
 NUDGES = (1, 2, 3, 4)  # the seeds of four moves by rounding steps
 NOISE_FACTOR = 8  # a right answer differs by less than this times what the nudges move, in whatever order it adds
-# Only a small difference can be rounding: below this share of the largest value, or so many rounding steps of the
-# dtype.
+# Only a small difference can be rounding: below this share of the largest value, or this many rounding steps of
+# the dtype.
 NEAR_SHARE, NEAR_STEPS = 0.05, 1000
 
 

@@ -160,7 +160,7 @@ def _check_fields(fields: Mapping[str, Any], where: str, texts: Mapping[str | No
 # -- edits -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """lines[start:end] of a text become `new`, indented by so many blanks."""
+    """lines[start:end] of a text become `new`, indented by `by` blanks."""
 
     start: int
     end: int

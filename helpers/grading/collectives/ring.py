@@ -13,7 +13,7 @@ The grader calls three functions of each task:
                `worlds_of_calls` divides it into one JudgedWorld per call
 
 Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
-only, so many of them, with so many bytes.
+only, with the right number of messages and of bytes.
 
 A mistake, such as "not_a_ring", is named here only where the messages show it and the values do not: because they are
 right, or because other mistakes leave the same. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a

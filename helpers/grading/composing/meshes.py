@@ -20,7 +20,7 @@ ENDS = "ends"  # the first and the last stage of a pipeline, which share a tied 
 
 
 def meshes_of(world_size: int) -> list[Mesh]:
-    """All meshes of so many ranks, those with several axes first, since they show more mistakes."""
+    """All meshes of `world_size` ranks. Meshes with several axes come first, since they show more mistakes."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
     # Every (dp, pp, tp) whose product is the number of ranks.
     sizes = [(dp, pp, world_size // (dp * pp)) for dp in divisors for pp in divisors if world_size % (dp * pp) == 0]

@@ -176,7 +176,7 @@ def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def draw_nodes(
     rng: CaseGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], needed: int
 ) -> list[Any]:
-    """A case of so many ranks and spares: nodes by rank, spares, dead nodes, nodes needed, generation, and restarts.
+    """A case of `size` ranks: nodes by rank, spares, dead nodes, nodes needed, generation, and restarts.
 
     The names are in no order. How often each node was restarted is part of the case and must not matter.
     """

@@ -202,7 +202,7 @@ def expect_payload_bytes(
     *,
     mistakes: Mapping[str, int] | None = None,
 ) -> Iterator[Judgement]:
-    """Expects each rank to pass so many bytes to all calls of `op` together, or to all operations if `op` is None.
+    """Expects how many bytes each rank passes to all calls of `op` together, or to all operations if `op` is None.
 
     expected: one number for all ranks, or one per rank. mistakes: maps a key to the bytes that the mistake gives.
     """
@@ -257,7 +257,7 @@ def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_d
     """The sentence where shape and dtype are right and every number is finite.
 
     parts: what every sentence is filled with: "what", "at" (the index of the worst element), and that element in both
-    tensors, "got" and "due". num_digits: in so many digits the worst element agrees.
+    tensors, "got" and "due". num_digits: how many digits of the worst element agree.
     """
     if got.numel() > 1 and not got.any():
         return words["zeros"].format(**parts)
@@ -356,7 +356,7 @@ def _shown_numbers(got: float, expected: float) -> dict[str, str]:
 
 
 def _number_text(value: float, digits: int) -> str:
-    """The number with so many digits; an integer or bool as it is."""
+    """The number with `digits` digits; an integer or bool as it is."""
     return f"{value + 0:.{digits}g}" if isinstance(value, float) else str(value)  # + 0 turns -0.0 into 0.0
 
 

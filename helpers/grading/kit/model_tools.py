@@ -144,7 +144,7 @@ class MemoryMeter(TorchDispatchMode):
         self._count(key, storage.nbytes())
 
     def _count(self, key: int, num_bytes: int) -> None:
-        """Note that a followed storage now has so many bytes."""
+        """Note that a followed storage now has `num_bytes` bytes."""
         if key in self._counted:
             self._current_bytes += num_bytes - self._counted[key]
             self._counted[key] = num_bytes

@@ -50,9 +50,8 @@ from helpers.quantities.units import format_bytes
 words = LAB.messages
 
 NUM_BATCHES = 2  # that one layer gets: forward of both, then backward of both
-Split = Mapping[
-    str, int | None
-]  # of "weight", "bias", "x" and "y" the dimension that the ranks split; None: each has all
+# For each of "weight", "bias", "x" and "y", the dimension that the ranks split; None: each rank has all of it.
+Split = Mapping[str, int | None]
 COLUMN_SPLIT: Split = {"weight": 0, "bias": 0, "x": None, "y": -1}
 ROW_SPLIT: Split = {"weight": 1, "bias": None, "x": -1, "y": None}
 # Features of x on a rank in 07.row. A common mistake is to split x once more, though each rank already gets its own

@@ -149,7 +149,7 @@ def naming_unfinished(judge: Callable[[JudgedWorld], Iterator[Judgement]]) -> Ca
 
 
 def expect_calls_and_bytes(world: JudgedWorld, op: str, count: int, num_bytes: int, rule: Words) -> Iterator[Judgement]:
-    """Every rank calls `op` so many times, and passes so many bytes to all calls together.
+    """Every rank calls `op` `count` times, and passes `num_bytes` bytes to all calls together.
 
     rule: which calls are needed, and of what.
     """

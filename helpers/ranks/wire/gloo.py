@@ -12,9 +12,9 @@ Such a wait ends only when the operation completes or when the group's connectio
 is needed. It reacts neither to signals nor to the failure of other ranks. A `DirectWait` is one such wait. Its fields
 say how far it is:
 
-    taken     whether a thread has taken the wait. That is the program's thread which calls `wait()`, because passing
-              the result between threads would take longer than a small message; or a thread of `Waiters`, if the
-              program has not waited for 50 ms. After `end` no thread can take it.
+    taken     whether a thread has taken the wait, or `end` has forbidden it. It is taken by the program's thread that
+              calls `wait()`, because passing the result between threads would take longer than a small message; or by a
+              thread of `Waiters`, for example if the program has not called `wait()` within 50 ms.
     inside    whether the program's thread has taken it and has not come back from gloo
     call      the blocking call into gloo. It is None once the call is over, or once `Waiters` has it.
     on_end    is called with the error of the call, or with None, and completes the operation. It becomes None with
@@ -34,7 +34,7 @@ bugs, the first two of gloo and the third of torch:
     connections at once. So `close_connections` makes a receive time out.
 
     A slower peer may still write to a connection that gloo has closed here. This one connection would then fail on the
-    peer while its others are open, so the peer would run into bug 1 or 2. So `duplicate_socket` keeps each socket open
+    peer while its others are open, and the peer would run into bug 1 or 2. So `duplicate_socket` keeps each socket open
     until all ranks have met in a new world.
 
     A thread of gloo may still be inside an operation. Whoever destroys the group would wait for that thread, perhaps
