@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -134,7 +135,8 @@ def test_a_wrong_word_is_told_with_the_topics():
 
 def test_pytest_collects_the_topic_alone():
     command = [sys.executable, "-m", "pytest", "-p", "tests.only", "--only=start_here", "--collect-only", "-q"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    plain = {**os.environ, "PYTEST_ADDOPTS": ""}  # with -v from there, pytest would list the tests in another form
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=plain)
     found = [line for line in done.stdout.splitlines() if "::" in line]
     assert done.returncode == 0 and "tests/test_notebooks.py::test_it_is_tidy[00_start_here]" in found, done.stdout
     assert all("start_here" in line or "test_bank.py" in line for line in found)

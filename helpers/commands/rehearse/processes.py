@@ -19,7 +19,7 @@ from helpers.ranks.board.report import Report as EngineReport
 from helpers.ranks.board.watch import SETTLE_SECONDS, RankState, Watch
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
 from helpers.ranks.processes import process
-from helpers.ranks.processes.limits import available_memory
+from helpers.ranks.processes.limits import available_memory, load_per_core
 from helpers.ranks.processes.messages import pack_call
 from helpers.ranks.processes.spec import hash_seed, process_seed, rank_spec, torchrun_variables
 
@@ -93,7 +93,8 @@ class RehearsalProcesses(Watch):
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
-                self.settle_or_wait(SETTLE_SECONDS)  # other ranks may fail too, and their errors belong to the report
+                # Other ranks may fail too, later on a busy machine, and their errors belong to the report.
+                self.settle_or_wait(SETTLE_SECONDS * load_per_core())
             if verdict != "ok":
                 self.refresh(REFRESH_SECONDS)
         except KeyboardInterrupt:
