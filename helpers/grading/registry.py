@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from helpers.learner.words import Book, book
 
 if TYPE_CHECKING:
@@ -64,6 +62,8 @@ class Lab:
 @functools.cache
 def public_labs() -> dict[str, Lab]:
     """The labs of labs.yaml by their numbers."""
+    import yaml  # 20 ms, which an import of this module should not cost
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     records = yaml.load((FOLDER / "labs.yaml").read_text(encoding="utf-8"), loader)
     return {number: Lab(number=number, **fields) for number, fields in records.items()}

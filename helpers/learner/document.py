@@ -197,7 +197,7 @@ def page(*content: Content, title: str, kind: str = "", lang: str = "en") -> str
 
 def _cells(one: Element) -> list[list[Element]]:
     """The cells of a table, row by row."""
-    return [[cell for cell in part.content] for part in one.walk() if part.tag == "tr"]
+    return [list(part.content) for part in one.walk() if part.tag == "tr"]
 
 
 def _markdown(one: Element, shift: int) -> str:
