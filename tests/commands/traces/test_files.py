@@ -222,7 +222,7 @@ def test_ranks_without_a_step_in_common_are_refused(good):
         ("a.json", b'{"traceEvents": [{"ph": "M", "name": "process_name", "ts": 1}]}', "holds no operator"),
         ("a.zip", b"PK\x03\x04 and then nothing", "a zip archive that was cut off"),
         ("a.json.gz", b"\x1f\x8b and then no gzip", "a.json.gz is no trace: it is empty or cannot be unpacked"),
-        ("a.json.gz", gzip.compress(b""), "a.json.gz is no trace: it is empty or cannot be unpacked"),
+        ("a.json.gz", gzip.compress(b"", mtime=0), "a.json.gz is no trace: it is empty or cannot be unpacked"),
         ("notes.txt", b"", "is no trace"),
     ],
 )
