@@ -1,0 +1,139 @@
+"""Builds the web edition in book/: static pages in English and in Chinese, which any web server can serve.
+
+    python tools/book/build.py [--serve]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
+from notebook_page import markdown, page_of  # noqa: E402
+from translate import read_table, table_of, translated  # noqa: E402
+
+from helpers.interview import answers  # noqa: E402
+from helpers.learner.words import book  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+LANGUAGES = {"en": "en", "zh": "zh_CN"}  # ours -> Sphinx's name of the language
+OTHER = {"en": ["zh/", "中文"], "zh": ["../", "English"]}  # the way to the other language, and its name
+CAPTIONS = {"en": ("Chapters", "Reference", "Guides"), "zh": ("章节", "参考", "指南")}
+QUIZ_WORDS = (
+    "no_number", "decimal_comma", "bits", "unknown_unit", "other_kind", "no_unit_wanted", "nothing_to_compare",
+    "other_sign", "percent_high", "percent_low", "times_high", "times_low",
+)  # fmt: skip
+REFERENCE = ("strategies", "take_it_to_work", "sources")
+
+
+def build(out: Path) -> None:
+    """Build both languages: English at the top of `out`, Chinese in `out/zh`."""
+    shutil.rmtree(out, ignore_errors=True)
+    for language in LANGUAGES:
+        source = write_sources(ROOT / "build" / "book" / language, language)
+        target = out if language == "en" else out / language
+        subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "-j", "auto", source, target], check=True)
+
+
+def write_sources(folder: Path, language: str) -> Path:
+    """Write what Sphinx reads for one language. Returns the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    static = folder / "_static"
+    shutil.copytree(HERE / "static", static)
+    shutil.copytree(HERE / "templates", folder / "_templates")
+    (static / "settings.js").write_text(settings(language), encoding="utf-8")
+    # The Chinese pages show the same pictures, which are saved in English, from the folder of the English ones.
+    pictures_at = "_static/pictures" if language == "en" else "../_static/pictures"
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        content = translated(path.read_bytes(), read_table(table_of(path, language)))
+        page = page_of(json.loads(content), language, pictures_at)
+        (folder / f"{path.stem}.md").write_text(page.text, encoding="utf-8")
+        if language == "en":
+            (static / "pictures").mkdir(exist_ok=True)
+            for name, picture in page.pictures.items():
+                (static / "pictures" / name).write_bytes(picture)
+    _write_guides(folder, language)
+    (folder / "conf.py").write_text(_configuration(language), encoding="utf-8")
+    return folder
+
+
+def _write_guides(folder: Path, language: str) -> None:
+    """The first page, which is the README, and the guides of docs/."""
+    guides = sorted((ROOT / "docs").glob("*.md"))
+    guides = [path for path in guides if path.stem != "strategies" and path.name.endswith(".zh.md") == (language == "zh")]
+    (folder / "docs").mkdir()
+    for path in guides:
+        name = path.name.replace(".zh.md", ".md")
+        (folder / "docs" / name).write_text(markdown(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for picture in [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]:
+        shutil.copy(picture, folder / "docs")
+    readme = (ROOT / ("README.md" if language == "en" else "README.zh.md")).read_text(encoding="utf-8")
+    chapters = sorted(path.stem for path in folder.glob("*.md") if path.stem not in REFERENCE)
+    names = [f"docs/{path.name.partition('.')[0]}" for path in guides]
+    captions = CAPTIONS[language]
+    trees = "".join(map(_toctree, captions, (chapters, REFERENCE, names)))
+    (folder / "index.md").write_text(markdown(readme) + trees, encoding="utf-8")
+
+
+def _toctree(caption: str, names: Iterable[str]) -> str:
+    """A part of the navigation."""
+    return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *names, "```", ""])
+
+
+def settings(language: str) -> str:
+    """settings.js: the texts and units that the scripts of the pages need."""
+    quiz = {name: answers.words[name] for name in QUIZ_WORDS}
+    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz}.items()}
+    units = {"kinds": answers.KINDS, "factors": answers.FACTORS, "spoken": answers.SPOKEN, "scales": answers.SCALES}
+    return f"const UNITS = {json.dumps(units)};\nconst WORDS = {json.dumps(texts, ensure_ascii=False)};\n"
+
+
+def _configuration(language: str) -> str:
+    """Sphinx's conf.py."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    return f"""
+project = html_title = "Rank by Rank"
+language = {LANGUAGES[language]!r}
+version = {metadata.version("rank-by-rank")!r}
+extensions = ["myst_parser"]
+templates_path = ["_templates"]
+html_theme = "furo"
+html_theme_options = {{"top_of_page_buttons": []}}
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
+html_js_files = [(name, {{"defer": "defer"}}) for name in ("settings.js", "numbers.js", "guesses.js")]
+html_copy_source = html_show_sourcelink = html_use_index = html_show_sphinx = False
+import logging; logging.getLogger("jieba").setLevel(logging.ERROR)
+html_context = {{"commit": {commit.strip()!r}, "other_language": {OTHER[language]!r}}}
+html_sidebars = {{"**": ["sidebar/brand.html", "sidebar/search.html", "sidebar/scroll-start.html",
+    "sidebar/navigation.html", "version.html", "sidebar/scroll-end.html"]}}
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+"""
+
+
+def serve(folder: Path, port: int = 8000) -> None:
+    """Serve the site on this machine until Ctrl-C."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/")
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "book")
+    parser.add_argument("--serve", action="store_true")
+    arguments = parser.parse_args()
+    build(arguments.out)
+    if arguments.serve:
+        serve(arguments.out)

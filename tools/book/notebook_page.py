@@ -1,0 +1,229 @@
+"""Turns an executed notebook into a page of the web edition, in MyST Markdown with HTML for what the cells printed.
+
+A question (`guess(...)`) becomes a form that the page's script fills in. What answers it becomes a closed <details>:
+the next cell that reveals the answer, and the text "Why?" after it. So the answer is folded without any script, in
+print, and in what the search shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert as mathml
+from nbconvert.filters import ansi2html, strip_ansi
+
+from helpers.learner.guesses.questions import Question, make_question
+from helpers.learner.words import book
+
+Cell = dict[str, Any]
+GUESS_WORDS = book("guess")
+LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer", "not_measured")  # of a result
+_REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
+_MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
+_WHY = re.compile(r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>)\s*", re.DOTALL)
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+@dataclass
+class Page:
+    """A page in the making. pictures: name of a file -> its bytes; questions: what the page's script asks, by key."""
+
+    language: str
+    pictures_at: str = "_static/pictures"  # their folder as the page sees it
+    lines: list[str] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    questions: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, *blocks: str) -> None:
+        """Append blocks, each followed by an empty line, which ends a block of HTML in Markdown."""
+        self.lines += [line for block in blocks for line in (block, "")]
+
+    @property
+    def text(self) -> str:
+        """The page as MyST Markdown."""
+        data = json.dumps(self.questions, ensure_ascii=False).replace("</", "<\\/")
+        questions = f'<script type="application/json" id="rr-questions">{data}</script>' if self.questions else ""
+        return "\n".join([*self.lines, questions, ""])
+
+
+def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
+    """The page of a notebook, given as its JSON, whose Markdown is already in `language`."""
+    page = Page(language, pictures_at)
+    key = ""  # of the answer after which "Why?" is expected
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            why = _WHY.match(source)
+            if key and why:
+                page.add(_answer_opening(key, page.language), markdown(why[1]), "</details>")
+                source = source[why.end() :]
+            key = ""
+            page.add(markdown(source))
+        elif cell["cell_type"] == "code":
+            key = _add_code(page, cell, source)
+    return page
+
+
+def _answer_opening(key: str, language: str) -> str:
+    """The start of what stays folded until the question `key` was answered."""
+    summary = {"en": "Show the answer", "zh": "显示答案"}[language]
+    return f'<details class="rr-answer" data-key="{key}"><summary>{summary}</summary>'
+
+
+def _add_code(page: Page, cell: Cell, source: str) -> str:
+    """Add a code cell with its outputs. Returns the key of the question that it answers, or ""."""
+    outputs = cell.get("outputs", [])
+    texts = "\n".join("".join(output.get("data", {}).get("text/plain", "")) for output in outputs)
+    revealed = _REVEALED.search(texts)
+    code = f"```python\n{source}\n```"
+    for question in _questions(source):
+        page.questions[question.key] = _question_data(question, page.language)
+    if revealed:
+        page.add(_answer_opening(revealed[1], page.language), code)
+        page.add(*(html for output in outputs for html in _output_html(page, output)))
+        page.add("</details>")
+        return revealed[1]
+    page.add(*([] if _only_asks(source) else [code]), *(html for output in outputs for html in _output_html(page, output)))
+    return ""
+
+
+def _only_asks(source: str) -> bool:
+    """Whether a cell imports and asks and does nothing else, so that the question alone is worth showing."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # a cell that starts with %%ranks
+        return False
+    asks = [isinstance(one, ast.Expr) and ast.unparse(one).startswith("guess(") for one in body]
+    return any(asks) and all(is_ask or isinstance(one, ast.ImportFrom) for one, is_ask in zip(body, asks, strict=True))
+
+
+def markdown(source: str) -> str:
+    """The Markdown of a cell with formulas as MathML, and with links that lead to pages instead of notebooks."""
+    return _MATH.sub(_formula, _LINK.sub(_page_link, source))
+
+
+def _page_link(found: re.Match[str]) -> str:
+    """A link to a page where a notebook or a guide is one; of another file of the course the name is enough."""
+    text, target, anchor = found.groups()
+    name = target.removeprefix("../")
+    if name.endswith((".png", ".gif")):
+        return found[0]
+    if name.endswith(".ipynb") and not name.startswith("labs/"):
+        return f"[{text}](/{name.removeprefix('notebooks/').removesuffix('.ipynb')}.md{anchor or ''})"
+    if name == "docs/strategies.md":
+        return f"[{text}](/strategies.md)"
+    if name.startswith("docs/") and name.endswith(".md"):
+        return f"[{text}](/{name.replace('.zh.md', '.md')}{anchor or ''})"
+    return text if name in text else f"{text} (`{name}`)"
+
+
+def _formula(found: re.Match[str]) -> str:
+    """A formula as MathML, which browsers show without a script; code stays as it is."""
+    code, block, inline = found.groups()
+    if code:
+        return code
+    return mathml((block or inline).strip(), display="block" if block else "inline")
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+def _questions(source: str) -> Iterator[Question]:
+    """The questions that the calls of `guess` in a cell ask."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a cell that starts with %%ranks
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "guess":
+            options = {one.arg: ast.literal_eval(one.value) for one in node.keywords}
+            options.pop("default", None)
+            yield make_question(ast.literal_eval(node.args[0]), **options)
+
+
+def _question_data(question: Question, language: str) -> dict[str, Any]:
+    """A question as JSON. The options are pairs of English, by which an answer is stored, and what is shown."""
+    return {
+        "text": question.text.in_(language),
+        "form": question.form,
+        "kind": question.kind,
+        "unit": question.unit,
+        "options": [[one.en, one.in_(language)] for one in question.options],
+        "truth": question.truth,
+    }
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------------
+def _output_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
+    """The blocks of HTML of one output."""
+    if output["output_type"] == "stream":
+        yield f'<pre class="rr-output">{escape(strip_ansi("".join(output["text"])).rstrip())}</pre>'
+    elif output["output_type"] == "error":
+        yield f'<pre class="rr-output rr-error">{ansi2html(chr(10).join(output["traceback"]))}</pre>'
+    else:
+        yield from _data_html(page, output)
+
+
+def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
+    """A question, a picture, HTML, or else a text."""
+    data = {kind: "".join(value) for kind, value in output["data"].items()}
+    plain = data.get("text/plain", "")
+    if plain.startswith("[guess] "):
+        key = plain.removeprefix("[guess] ").partition(":")[0]
+        yield f'<div class="rr-guess" data-key="{key}"><p>{escape(page.questions[key]["text"])}</p></div>'
+        return
+    if plain.startswith("[guesses] "):
+        yield '<div class="rr-my-guesses"></div>'
+        return
+    if _REVEALED.match(plain):
+        head, _, rest = plain.partition("\n")
+        key, _, values = head.removeprefix("[reveal] ").partition(" · ")
+        yield _result_row(key, values.split(" · "), page)
+        plain = rest.strip()
+        if plain:
+            yield f'<pre class="rr-output">{escape(plain)}</pre>'
+        plain = ""
+    if "image/png" in data:
+        yield _picture(page, data["image/png"], output.get("metadata", {}).get("image/png", {}))
+    elif "text/html" in data:
+        yield _one_block(data["text/html"])
+    elif "text/markdown" in data:
+        yield markdown(data["text/markdown"])
+    elif plain and not plain.startswith(("[picture]", "[widget]")):
+        yield f'<pre class="rr-output">{escape(strip_ansi(plain))}</pre>'
+
+
+def _result_row(key: str, values: list[str], page: Page) -> str:
+    """What was predicted and found, to which the page's script adds the guess. values: such as "predicted 3"."""
+    cells = []
+    for value in values:
+        label = next((one for one in LABELS if value.startswith(GUESS_WORDS(one, "en"))), "")
+        text = value.removeprefix(GUESS_WORDS(label, "en")).strip() if label else value
+        options = dict(page.questions.get(key, {}).get("options", ()))
+        name = GUESS_WORDS(label, page.language) if label else ""
+        cells.append(f"<div><span>{escape(name)}</span> <b>{escape(options.get(text, text))}</b></div>")
+    return f'<div class="rr-row" data-key="{key}">{"".join(cells)}</div>'
+
+
+def _one_block(html: str) -> str:
+    """HTML without empty lines outside <pre>, where Markdown would end the block."""
+    return "<div>\n" + re.sub(r"\n\s*\n", "\n&#8203;\n", html) + "\n</div>"
+
+
+def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
+    """An image in a file of its own, which is loaded when the reader comes near it."""
+    content = base64.b64decode(encoded)
+    name = hashlib.sha256(content).hexdigest()[:16] + ".png"
+    page.pictures[name] = content
+    width, height = struct.unpack(">II", content[16:24])  # of the PNG's header
+    shown = min(metadata.get("width", width), width)
+    size = f'width="{shown}" height="{round(shown * height / width)}"'
+    return f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} alt="{escape(metadata.get("alt", ""))}">'

@@ -1,0 +1,70 @@
+"""Provides what a browser needs to run the course's pure Python: Pyodide from npm, and one archive with our package.
+
+Pyodide is CPython compiled to WebAssembly. Its version is pinned, and the file is checked against the sha512 that npm
+publishes, so the same files are built everywhere. A downloaded file is kept in build/ for the next time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import tarfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSION = "314.0.7"
+SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # npm's `integrity`
+ADDRESS = f"https://registry.npmjs.org/pyodide/-/pyodide-{VERSION}.tgz"
+FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+# What the explorers and the quiz import, below helpers/, and the pure libraries that they need.
+PACKAGES = ("draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs", "widgets")
+LIBRARIES = ("yaml", "fsrs", "typing_extensions")
+KINDS = {".py", ".yaml", ".css", ".json", ".jsonl", ".csv"}
+
+
+def install_pyodide(folder: Path, cache: Path) -> None:
+    """Put Pyodide's files into the folder. Raises ValueError if what was downloaded is not what was pinned."""
+    archive = cache / f"pyodide-{VERSION}.tgz"
+    if not archive.exists() or _sha512(archive) != SHA512:
+        cache.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(ADDRESS, timeout=60) as answer:
+            archive.write_bytes(answer.read())
+    if _sha512(archive) != SHA512:
+        archive.unlink()
+        raise ValueError(f"{ADDRESS} has another content than the pinned one; try again, or look at the address")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as package:
+        for name in FILES:
+            (folder / name).write_bytes(package.extractfile(f"package/{name}").read())
+
+
+def write_package(path: Path, root: Path) -> None:
+    """Write the archive with our pure packages and the libraries that they need."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, name in _package_files(root):
+            # One time for all files, so that the same commit gives the same archive.
+            archive.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def _package_files(root: Path) -> Iterator[tuple[Path, str]]:
+    """Each file, and its name in the archive."""
+    yield root / "helpers" / "__init__.py", "helpers/__init__.py"
+    for package in PACKAGES:
+        for file in sorted((root / "helpers" / package).rglob("*")):
+            if file.suffix in KINDS and "__pycache__" not in file.parts:
+                yield file, file.relative_to(root).as_posix()
+    for library in LIBRARIES:
+        origin = Path(importlib.util.find_spec(library).origin)
+        if origin.name != "__init__.py":
+            yield origin, origin.name
+            continue
+        for file in sorted(origin.parent.glob("*.py")):
+            yield file, f"{library}/{file.name}"
+
+
+def _sha512(path: Path) -> str:
+    """The sha512 of a file, in the form in which npm writes it."""
+    return base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
