@@ -10,6 +10,7 @@
 # make test-torch  tests with the newest torch, which .venv keeps out     ONLY=ranks VERSION=2.13.0
 # make bench       compare with PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
 # make check       the quick checks: ruff, import-linter, tidy notebooks, labs up to date
+# make book        build the web edition in book/, which any web server can serve        SERVE=1: serve it on this machine
 # make labs        build labs/ from solutions/, after you change a solution
 # make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
 # make pictures    make the pictures of README and docs/ again, from runs on this machine
@@ -30,12 +31,14 @@ IP ?=
 WORK :=
 VERSION :=
 OUTPUTS :=
+SERVE :=
 ONLY ?=
 ARGS ?=
 SEED ?= 0
 
 STAMP := .venv/.installed
 CLASS_STAMP := .venv/.installed-class
+BOOK_STAMP := .venv/.installed-book
 WORKERS ?= 2
 IN_HUB := $(strip $(JUPYTERHUB_USER)$(JUPYTERHUB_API_URL)$(JUPYTERHUB_SERVICE_PREFIX))
 
@@ -45,11 +48,13 @@ endif
 ifdef SYSTEM
 PY := $(PYTHON)
 READY :=
+READY_FOR_BOOK :=
 READY_TO_TEST :=
 else
 PY := .venv/bin/python
 READY := $(STAMP)
-READY_TO_TEST := $(CLASS_STAMP)
+READY_FOR_BOOK := $(BOOK_STAMP)
+READY_TO_TEST := $(CLASS_STAMP) $(BOOK_STAMP)
 endif
 
 # Not from the environment, where LANGUAGE is gettext's and may be "de:en".
@@ -62,7 +67,7 @@ endif
 # The tests and what they compare with are in English, whatever the one who runs them reads.
 test test-slow test-gpu notebooks pictures: export RANKS_LANGUAGE := en
 
-.PHONY: help course quiz test test-slow test-gpu test-torch bench check labs notebooks pictures wheelhouse doctor
+.PHONY: help course quiz test test-slow test-gpu test-torch bench book check labs notebooks pictures wheelhouse doctor
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -73,7 +78,10 @@ $(STAMP): pyproject.toml constraints.txt tools/install.py
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'
 
 $(CLASS_STAMP): $(STAMP)
-	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --class
+	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --extra class
+
+$(BOOK_STAMP): $(STAMP)
+	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --extra book
 
 course: $(READY)
 	@$(PY) tools/lay_course.py --work '$(WORK)' $(CHOSEN) $(SHOWN)
@@ -126,6 +134,9 @@ test-torch: $(READY)
 
 bench: $(READY)
 	@$(PY) -m benchmarks $(ONLY)
+
+book: $(READY_FOR_BOOK)
+	@$(PY) tools/book/build.py $(if $(filter-out 0,$(SERVE)),--serve)
 
 labs: $(READY)
 	@$(PY) tools/build_labs.py

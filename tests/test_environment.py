@@ -27,7 +27,7 @@ INDEX_NAMES = {
 }
 # Comes with a declared package by definition: importing it declares nothing new.
 BROUGHT = {"packaging": "pytest", "traitlets": "ipywidgets", "nbconvert": "jupyterlab"}
-OWN = {"helpers", "benchmarks", "tests", "tools", *(path.stem for path in (ROOT / "tools").glob("*.py"))}
+OWN = {"helpers", "benchmarks", "tests", "tools", *(path.stem for path in (ROOT / "tools").rglob("*.py"))}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def pins() -> dict[str, str]:
 
 def declared(project: dict) -> dict[str, Requirement]:
     extras = project["optional-dependencies"]
-    texts = project["dependencies"] + extras["dev"] + extras["class"]
+    texts = project["dependencies"] + extras["dev"] + extras["class"] + extras["book"]
     return {requirement.name: requirement for requirement in map(Requirement, texts)}
 
 

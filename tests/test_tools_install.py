@@ -89,7 +89,7 @@ def test_the_wheelhouse_downloads_the_build_that_set_up_installs(tmp_path):
     assert torch_only[-1] in rest
     assert "setuptools" in rest
     assert "-e" not in rest
-    assert any(argument.endswith("[dev,class]") for argument in rest)
+    assert any(argument.endswith("[dev,class,book]") for argument in rest)
 
 
 def test_nbgrader_comes_with_the_tests_only_and_leaves_jupyterlab_as_it_is(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_nbgrader_comes_with_the_tests_only_and_leaves_jupyterlab_as_it_is(tmp_p
     monkeypatch.setattr(install, "run_pip", lambda python, arguments: ran.append(arguments))
     (tmp_path / ".venv").mkdir()
     for _ in range(2):
-        install.add_class(tmp_path / ".venv", tmp_path / "none")
+        install.add_extra("class", tmp_path / ".venv", tmp_path / "none")
     assert [arguments[-1] for arguments in ran] == [f"{ROOT}[class]"], "once, and not again while nothing changed"
     assert not any("class" in argument for step in steps("cpu", tmp_path) for argument in step)
     config = tmp_path / ".venv" / "etc" / "jupyter"

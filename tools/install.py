@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # 3.11; the others are the same 220 MB of packages and torch's own size there.
 DOWNLOAD_MB = {"cpu": 415, "cuda": 3200, "plain": 310}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+EXTRAS = {"class": "nbgrader, for the tests of the labs", "book": "Sphinx, for the web edition"}
 CHOICES = ("auto", "cpu", "cuda", "plain")
 QUIET_LAB = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 NBGRADER_SERVER = ("formgrader", "validate_assignment", "assignment_list", "course_list")
@@ -91,10 +92,10 @@ def pip_steps(choice: str, *, cpu_index: str, wheelhouse: Path, constraints: Pat
     return [first, rest]
 
 
-def class_step(*, wheelhouse: Path, constraints: Path) -> list[str]:
-    """The pip command that adds what only teachers and the tests need: nbgrader."""
+def extra_step(extra: str, *, wheelhouse: Path, constraints: Path) -> list[str]:
+    """The pip command that adds an extra of pyproject.toml, which learners do not need."""
     source = ["--no-index", "--find-links", str(wheelhouse)] if wheelhouse.is_dir() else []
-    return ["install", *source, "-c", str(constraints), "-e", f"{ROOT}[class]"]
+    return ["install", *source, "-c", str(constraints), "-e", f"{ROOT}[{extra}]"]
 
 
 def fingerprint(choice: str) -> str:
@@ -158,13 +159,14 @@ def quiet_nbgrader(venv: Path) -> None:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def add_class(venv: Path, wheelhouse: Path) -> None:
-    """Add nbgrader to an environment that is set up; done once for each state of the pins."""
-    stamp, wanted = venv / ".installed-class", fingerprint("class")
+def add_extra(extra: str, venv: Path, wheelhouse: Path) -> None:
+    """Add an extra of EXTRAS to an environment that is set up; done once for each state of the pins."""
+    stamp, wanted = venv / f".installed-{extra}", fingerprint(extra)
     if not (stamp.exists() and stamp.read_text(encoding="utf-8") == wanted):
-        print("  nbgrader, for the tests of the labs …", flush=True)
-        run_pip(venv / "bin" / "python", class_step(wheelhouse=wheelhouse, constraints=ROOT / "constraints.txt"))
-        quiet_nbgrader(venv)
+        print(f"  {EXTRAS[extra]} …", flush=True)
+        run_pip(venv / "bin" / "python", extra_step(extra, wheelhouse=wheelhouse, constraints=ROOT / "constraints.txt"))
+        if extra == "class":
+            quiet_nbgrader(venv)
         stamp.write_text(wanted, encoding="utf-8")
     os.utime(stamp)
 
@@ -200,7 +202,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--torch", default="auto", help="auto, cpu, cuda or plain")
     parser.add_argument("--cpu-index", default=CPU_INDEX)
     parser.add_argument("--wheelhouse", type=Path, default=ROOT / "wheelhouse")
-    parser.add_argument("--class", dest="for_class", action="store_true", help="add nbgrader, after the rest")
+    parser.add_argument("--extra", choices=EXTRAS, help="add this extra of pyproject.toml, after the rest")
     return parser.parse_args(arguments)
 
 
@@ -217,8 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
             stamp.write_text(wanted, encoding="utf-8")
         with suppress(OSError):  # a read-only install, up to date
             os.utime(stamp)
-        if options.for_class:
-            add_class(options.venv, options.wheelhouse)
+        if options.extra:
+            add_extra(options.extra, options.venv, options.wheelhouse)
     except SetupError as error:
         print(f"Set-up stopped. {error}", file=sys.stderr)
         return 1

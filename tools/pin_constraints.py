@@ -17,7 +17,7 @@ PACKAGE = "rank-by-rank"
 # What torch's CUDA build brings is pinned by torch itself, and a laptop has none of it.
 CUDA_ONLY = ("nvidia-", "cuda-", "triton")
 HEADER = f"""\
-# The tested versions: all that {PACKAGE}[class,dev] needs, directly or not. Written by tools/pin_constraints.py.
+# The tested versions: all that {PACKAGE}[book,class,dev] needs, directly or not. Written by tools/pin_constraints.py.
 """
 
 
@@ -26,7 +26,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def needed(package: str = PACKAGE, extras: frozenset[str] = frozenset({"class", "dev"})) -> dict[str, str]:
+def needed(package: str = PACKAGE, extras: frozenset[str] = frozenset({"book", "class", "dev"})) -> dict[str, str]:
     """Name -> installed version of everything `package[extras]` needs here, itself excluded.
 
     Raises importlib.metadata.PackageNotFoundError, naming the package, if one of them is not installed.

@@ -21,7 +21,7 @@ def download_steps(choice: str, *, cpu_index: str, target: Path, constraints: Pa
     first, rest = pip_steps(choice, cpu_index=cpu_index, wheelhouse=nowhere, constraints=constraints)
     torch_wheel = ["download", "-d", str(target), *first[1:]]
     # The wheel of torch that was just fetched satisfies "torch" below, so no second build is chosen.
-    wanted = [argument.replace("[dev]", "[dev,class]") for argument in rest[1:] if argument != "-e"]
+    wanted = [argument.replace("[dev]", "[dev,class,book]") for argument in rest[1:] if argument != "-e"]
     return [torch_wheel, ["download", "-d", str(target), "--find-links", str(target), *wanted, first[-1], "setuptools"]]
 
 

@@ -20,8 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
 from notebook_page import markdown, page_of  # noqa: E402
+from pyodide import install_pyodide, write_package  # noqa: E402
 from translate import read_table, table_of, translated  # noqa: E402
 
+from helpers.draw import palette  # noqa: E402
 from helpers.interview import answers  # noqa: E402
 from helpers.learner.words import book  # noqa: E402
 
@@ -29,10 +31,25 @@ HERE = Path(__file__).resolve().parent
 LANGUAGES = {"en": "en", "zh": "zh_CN"}  # ours -> Sphinx's name of the language
 OTHER = {"en": ["zh/", "中文"], "zh": ["../", "English"]}  # the way to the other language, and its name
 CAPTIONS = {"en": ("Chapters", "Reference", "Guides"), "zh": ("章节", "参考", "指南")}
+SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js")
 QUIZ_WORDS = (
     "no_number", "decimal_comma", "bits", "unknown_unit", "other_kind", "no_unit_wanted", "nothing_to_compare",
     "other_sign", "percent_high", "percent_low", "times_high", "times_low",
 )  # fmt: skip
+PYTHON_WORDS = {
+    "en": {
+        "python.loading": "Loading Python, once, about 6 MB …",
+        "python.starting": "Starting Python …",
+        "python.failed": "Python could not be started in this browser. Reload the page, or try a newer browser.",
+        "python.stopped": "Stopped.",
+    },
+    "zh": {
+        "python.loading": "正在加载 Python（只需一次，约 6 MB）…",
+        "python.starting": "正在启动 Python …",
+        "python.failed": "无法在此浏览器中启动 Python。请重新加载页面，或换用较新的浏览器。",
+        "python.stopped": "已停止。",
+    },
+}
 REFERENCE = ("strategies", "take_it_to_work", "sources")
 
 
@@ -44,6 +61,10 @@ def build(out: Path) -> None:
         target = out if language == "en" else out / language
         subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "-j", "auto", source, target], check=True)
     make_accessible(out)
+    python = out / "_static" / "python"
+    install_pyodide(python / "pyodide", ROOT / "build")
+    write_package(python / "course.zip", ROOT)
+    shutil.copy(HERE / "python_worker.mjs", python)
 
 
 # What Furo and Sphinx leave to be said for a screen reader and for the keyboard: pattern -> replacement.
@@ -114,9 +135,12 @@ def _toctree(caption: str, names: Iterable[str]) -> str:
 def settings(language: str) -> str:
     """settings.js: the texts and units that the scripts of the pages need."""
     quiz = {name: answers.words[name] for name in QUIZ_WORDS}
-    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz}.items()}
+    steps = {f"step.{name}": palette.words[f"step.{name}"] for name in ("previous", "next", "the_previous", "the_next")}
+    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz, **steps}.items()}
     units = {"kinds": answers.KINDS, "factors": answers.FACTORS, "spoken": answers.SPOKEN, "scales": answers.SCALES}
-    return f"const UNITS = {json.dumps(units)};\nconst WORDS = {json.dumps(texts, ensure_ascii=False)};\n"
+    folder = "python/" if language == "en" else "../../_static/python/"  # both languages share it
+    constants = {"UNITS": units, "WORDS": texts | PYTHON_WORDS[language], "PYTHON_FOLDER": folder}
+    return "".join(f"const {name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in constants.items())
 
 
 def _configuration(language: str) -> str:
@@ -132,7 +156,7 @@ html_theme = "furo"
 html_theme_options = {{"top_of_page_buttons": []}}
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
-html_js_files = [(name, {{"defer": "defer"}}) for name in ("settings.js", "numbers.js", "guesses.js")]
+html_js_files = [(name, {{"defer": "defer"}}) for name in {SCRIPTS}]
 html_copy_source = html_show_sourcelink = html_use_index = html_show_sphinx = False
 import logging; logging.getLogger("jieba").setLevel(logging.ERROR)
 html_context = {{"commit": {commit.strip()!r}, "other_language": {OTHER[language]!r}}}

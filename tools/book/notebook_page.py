@@ -19,6 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from explorer_block import explorer_html, explorer_sources, imports_of
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters import ansi2html, strip_ansi
 
@@ -43,6 +44,7 @@ class Page:
     lines: list[str] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
     questions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)  # name -> the statement that imports it, of the cells so far
 
     def add(self, *blocks: str) -> None:
         """Append blocks, each followed by an empty line, which ends a block of HTML in Markdown."""
@@ -88,13 +90,22 @@ def _add_code(page: Page, cell: Cell, source: str) -> str:
     code = f"```python\n{source}\n```"
     for question in _questions(source):
         page.questions[question.key] = _question_data(question, page.language)
+    page.imports |= imports_of(source)
+    explorers = [explorer_html(*each, page.language) for each in explorer_sources(source, page.imports)]
+    # A live explorer takes the place of its saved picture.
+    shown = [output for output in outputs if not (explorers and _is_explorer(output))]
+    blocks = [*(html for output in shown for html in _output_html(page, output)), *explorers]
     if revealed:
-        page.add(_answer_opening(revealed[1], page.language), code)
-        page.add(*(html for output in outputs for html in _output_html(page, output)))
-        page.add("</details>")
+        page.add(_answer_opening(revealed[1], page.language), code, *blocks, "</details>")
         return revealed[1]
-    page.add(*([] if _only_asks(source) else [code]), *(html for output in outputs for html in _output_html(page, output)))
+    page.add(*([] if _only_asks(source) else [code]), *blocks)
     return ""
+
+
+def _is_explorer(output: dict[str, Any]) -> bool:
+    """Whether a cell's output is the saved picture of an explorer."""
+    name = "".join(output.get("data", {}).get("text/plain", "")).partition(":")[0]
+    return name.startswith("[widget] ") and name.endswith("Explorer")
 
 
 def _only_asks(source: str) -> bool:

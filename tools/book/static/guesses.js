@@ -25,12 +25,6 @@ function store(key, entry) {
   }
 }
 
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
-
 function answersOf(key) {
   return [...document.querySelectorAll(`details.rr-answer[data-key="${key}"]`)];
 }

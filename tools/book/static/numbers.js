@@ -6,15 +6,6 @@ const NUMBER = /^([+-]?)(\d{1,3}(?:[, _]\d{3})+(?!\d)|\d+)?(\.\d*)?(?:[eE]([+-]?
 const ABOUT = /^(?:[~≈=约]|大约|大概|about|approximately)+\s*/i;
 const LONGEST = 60;
 
-// A text of the page's language with {name} replaced by values.name.
-function words(name, values = {}) {
-  return WORDS[name].replace(/\{(\w+)(?:![a-z])?\}/g, (_, key) => values[key]);
-}
-
-function fail(name, values) {
-  throw new Error(words(name, values));
-}
-
 function short(text) {
   return text.length <= 30 ? text : text.slice(0, 29) + "…";
 }
