@@ -1,6 +1,6 @@
 """Builds the web edition in book/: static pages in English and in Chinese, which any web server can serve.
 
-    python tools/book/build.py [--serve]
+python tools/book/build.py [--serve]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
-from notebook_page import markdown, page_of  # noqa: E402
+from notebook_page import OTHER, markdown, page_of  # noqa: E402
 from pyodide import install_pyodide, write_package  # noqa: E402
 from translate import read_table, table_of, translated  # noqa: E402
 
@@ -29,27 +29,12 @@ from helpers.learner.words import book  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 LANGUAGES = {"en": "en", "zh": "zh_CN"}  # ours -> Sphinx's name of the language
-OTHER = {"en": ["zh/", "中文"], "zh": ["../", "English"]}  # the way to the other language, and its name
-CAPTIONS = {"en": ("Chapters", "Reference", "Guides"), "zh": ("章节", "参考", "指南")}
 SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js")
 QUIZ_WORDS = (
     "no_number", "decimal_comma", "bits", "unknown_unit", "other_kind", "no_unit_wanted", "nothing_to_compare",
     "other_sign", "percent_high", "percent_low", "times_high", "times_low",
 )  # fmt: skip
-PYTHON_WORDS = {
-    "en": {
-        "python.loading": "Loading Python, once, about 6 MB …",
-        "python.starting": "Starting Python …",
-        "python.failed": "Python could not be started in this browser. Reload the page, or try a newer browser.",
-        "python.stopped": "Stopped.",
-    },
-    "zh": {
-        "python.loading": "正在加载 Python（只需一次，约 6 MB）…",
-        "python.starting": "正在启动 Python …",
-        "python.failed": "无法在此浏览器中启动 Python。请重新加载页面，或换用较新的浏览器。",
-        "python.stopped": "已停止。",
-    },
-}
+words = book("words", HERE)  # what the pages say, by name: words.yaml
 REFERENCE = ("strategies", "take_it_to_work", "sources")
 
 
@@ -112,19 +97,22 @@ def write_sources(folder: Path, language: str) -> Path:
 def _write_guides(folder: Path, language: str) -> None:
     """The first page, which is the README, and the guides of docs/."""
     guides = sorted((ROOT / "docs").glob("*.md"))
-    guides = [path for path in guides if path.stem != "strategies" and path.name.endswith(".zh.md") == (language == "zh")]
+    guides = [
+        path for path in guides if path.stem != "strategies" and path.name.endswith(".zh.md") == (language == "zh")
+    ]
     (folder / "docs").mkdir()
     for path in guides:
         name = path.name.replace(".zh.md", ".md")
-        (folder / "docs" / name).write_text(markdown(path.read_text(encoding="utf-8")), encoding="utf-8")
+        (folder / "docs" / name).write_text(markdown(path.read_text(encoding="utf-8"), language), encoding="utf-8")
     for picture in [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]:
         shutil.copy(picture, folder / "docs")
     readme = (ROOT / ("README.md" if language == "en" else "README.zh.md")).read_text(encoding="utf-8")
     chapters = sorted(path.stem for path in folder.glob("*.md") if path.stem not in REFERENCE)
     names = [f"docs/{path.name.partition('.')[0]}" for path in guides]
-    captions = CAPTIONS[language]
+    captions = [words(name, language) for name in ("chapters", "reference", "guides")]
     trees = "".join(map(_toctree, captions, (chapters, REFERENCE, names)))
-    (folder / "index.md").write_text(markdown(readme) + trees, encoding="utf-8")
+    title, _, rest = markdown(readme, language).partition("\n")
+    (folder / "index.md").write_text("\n".join([title, "", words("welcome", language), rest, trees]), encoding="utf-8")
 
 
 def _toctree(caption: str, names: Iterable[str]) -> str:
@@ -136,30 +124,32 @@ def settings(language: str) -> str:
     """settings.js: the texts and units that the scripts of the pages need."""
     quiz = {name: answers.words[name] for name in QUIZ_WORDS}
     steps = {f"step.{name}": palette.words[f"step.{name}"] for name in ("previous", "next", "the_previous", "the_next")}
-    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz, **steps}.items()}
+    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz, **steps, **words}.items()}
     units = {"kinds": answers.KINDS, "factors": answers.FACTORS, "spoken": answers.SPOKEN, "scales": answers.SCALES}
     folder = "python/" if language == "en" else "../../_static/python/"  # both languages share it
-    constants = {"UNITS": units, "WORDS": texts | PYTHON_WORDS[language], "PYTHON_FOLDER": folder}
+    constants = {"UNITS": units, "WORDS": texts, "PYTHON_FOLDER": folder}
     return "".join(f"const {name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in constants.items())
 
 
 def _configuration(language: str) -> str:
     """Sphinx's conf.py."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    version = words("version", language, version=metadata.version("rank-by-rank"), commit=commit.strip())
     return f"""
 project = html_title = "Rank by Rank"
 language = {LANGUAGES[language]!r}
-version = {metadata.version("rank-by-rank")!r}
 extensions = ["myst_parser"]
 templates_path = ["_templates"]
 html_theme = "furo"
 html_theme_options = {{"top_of_page_buttons": []}}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_js_files = [(name, {{"defer": "defer"}}) for name in {SCRIPTS}]
-html_copy_source = html_show_sourcelink = html_use_index = html_show_sphinx = False
-import logging; logging.getLogger("jieba").setLevel(logging.ERROR)
-html_context = {{"commit": {commit.strip()!r}, "other_language": {OTHER[language]!r}}}
+html_show_copyright = html_copy_source = html_show_sourcelink = html_use_index = html_show_sphinx = False
+import jieba; jieba.setLogLevel("ERROR")
+html_context = {{"version": {version!r}, "other_language": {list(OTHER[language])!r}}}
 html_sidebars = {{"**": ["sidebar/brand.html", "sidebar/search.html", "sidebar/scroll-start.html",
     "sidebar/navigation.html", "version.html", "sidebar/scroll-end.html"]}}
 myst_heading_anchors = 3

@@ -1,7 +1,7 @@
 """Turns an executed notebook into a page of the web edition, in MyST Markdown with HTML for what the cells printed.
 
 A question (`guess(...)`) becomes a form that the page's script fills in. What answers it becomes a closed <details>:
-the next cell that reveals the answer, and the text "Why?" after it. So the answer is folded without any script, in
+the cell that reveals the answer, and the text "Why?" after it. So the answer is folded without any script, in
 print, and in what the search shows.
 """
 
@@ -16,10 +16,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from explorer_block import explorer_html, explorer_sources, imports_of
+from explorer_block import explorer_html, explorer_sources, imports_of, words
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters import ansi2html, strip_ansi
 
@@ -27,6 +26,8 @@ from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.words import book
 
 Cell = dict[str, Any]
+OTHER = {"en": ("zh/index.html", "中文"), "zh": ("../index.html", "English")}  # the other language: address and name
+FIRST_PAGES = {"README.md": "en", "README.zh.md": "zh"}
 GUESS_WORDS = book("guess")
 LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer", "not_measured")  # of a result
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
@@ -61,45 +62,41 @@ class Page:
 def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
     """The page of a notebook, given as its JSON, whose Markdown is already in `language`."""
     page = Page(language, pictures_at)
-    key = ""  # of the answer after which "Why?" is expected
+    is_folded = False  # whether an answer is still open to which the next "Why?" belongs
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
+        why = _WHY.match(source) if cell["cell_type"] == "markdown" else None
+        if is_folded:
+            page.add(*([markdown(why[1], language)] if why else []), "</details>")
+            source = source[why.end() :] if why else source
+            is_folded = False
         if cell["cell_type"] == "markdown":
-            why = _WHY.match(source)
-            if key and why:
-                page.add(_answer_opening(key, page.language), markdown(why[1]), "</details>")
-                source = source[why.end() :]
-            key = ""
-            page.add(markdown(source))
+            page.add(markdown(source, language))
         elif cell["cell_type"] == "code":
-            key = _add_code(page, cell, source)
+            is_folded = _add_code(page, cell, source)
+    if is_folded:
+        page.add("</details>")
     return page
 
 
-def _answer_opening(key: str, language: str) -> str:
-    """The start of what stays folded until the question `key` was answered."""
-    summary = {"en": "Show the answer", "zh": "显示答案"}[language]
-    return f'<details class="rr-answer" data-key="{key}"><summary>{summary}</summary>'
-
-
-def _add_code(page: Page, cell: Cell, source: str) -> str:
-    """Add a code cell with its outputs. Returns the key of the question that it answers, or ""."""
+def _add_code(page: Page, cell: Cell, source: str) -> bool:
+    """Add a code cell with its outputs. Returns whether it answers questions, so that its <details> is still open."""
     outputs = cell.get("outputs", [])
     texts = "\n".join("".join(output.get("data", {}).get("text/plain", "")) for output in outputs)
-    revealed = _REVEALED.search(texts)
-    code = f"```python\n{source}\n```"
+    keys = _REVEALED.findall(texts)
     for question in _questions(source):
         page.questions[question.key] = _question_data(question, page.language)
     page.imports |= imports_of(source)
     explorers = [explorer_html(*each, page.language) for each in explorer_sources(source, page.imports)]
     # A live explorer takes the place of its saved picture.
     shown = [output for output in outputs if not (explorers and _is_explorer(output))]
-    blocks = [*(html for output in shown for html in _output_html(page, output)), *explorers]
-    if revealed:
-        page.add(_answer_opening(revealed[1], page.language), code, *blocks, "</details>")
-        return revealed[1]
-    page.add(*([] if _only_asks(source) else [code]), *blocks)
-    return ""
+    code = [] if _only_asks(source) else [f"```python\n{source}\n```"]
+    blocks = [*code, *(html for output in shown for html in _output_html(page, output)), *explorers]
+    if keys:  # what stays folded until all these questions are answered
+        summary = words("answer", page.language)
+        blocks.insert(0, f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>')
+    page.add(*blocks)
+    return bool(keys)
 
 
 def _is_explorer(output: dict[str, Any]) -> bool:
@@ -118,15 +115,17 @@ def _only_asks(source: str) -> bool:
     return any(asks) and all(is_ask or isinstance(one, ast.ImportFrom) for one, is_ask in zip(body, asks, strict=True))
 
 
-def markdown(source: str) -> str:
-    """The Markdown of a cell with formulas as MathML, and with links that lead to pages instead of notebooks."""
-    return _MATH.sub(_formula, _LINK.sub(_page_link, source))
+def markdown(source: str, language: str) -> str:
+    """Markdown with formulas as MathML, and with links that lead to pages instead of notebooks."""
+    return _MATH.sub(_formula, _LINK.sub(lambda found: _page_link(found, language), source))
 
 
-def _page_link(found: re.Match[str]) -> str:
+def _page_link(found: re.Match[str], language: str) -> str:
     """A link to a page where a notebook or a guide is one; of another file of the course the name is enough."""
     text, target, anchor = found.groups()
     name = target.removeprefix("../")
+    if name in FIRST_PAGES:
+        return f"[{text}](/index.md)" if FIRST_PAGES[name] == language else f'<a href="{OTHER[language][0]}">{text}</a>'
     if name.endswith((".png", ".gif")):
         return found[0]
     if name.endswith(".ipynb") and not name.startswith("labs/"):
@@ -207,7 +206,7 @@ def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
     elif "text/html" in data:
         yield _one_block(data["text/html"])
     elif "text/markdown" in data:
-        yield markdown(data["text/markdown"])
+        yield markdown(data["text/markdown"], page.language)
     elif plain and not plain.startswith(("[picture]", "[widget]")):
         yield f'<pre class="rr-output">{escape(strip_ansi(plain))}</pre>'
 
@@ -237,4 +236,5 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     width, height = struct.unpack(">II", content[16:24])  # of the PNG's header
     shown = min(metadata.get("width", width), width)
     size = f'width="{shown}" height="{round(shown * height / width)}"'
-    return f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} alt="{escape(metadata.get("alt", ""))}">'
+    described = f'alt="{escape(metadata.get("alt", ""))}"'
+    return f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'

@@ -26,7 +26,16 @@ function store(key, entry) {
 }
 
 function answersOf(key) {
-  return [...document.querySelectorAll(`details.rr-answer[data-key="${key}"]`)];
+  return [...document.querySelectorAll(`details.rr-answer[data-key~="${key}"]`)];
+}
+
+function isGuessed(key) {
+  return "value" in (storedGuesses()[key] ?? {});
+}
+
+// Open what answers a question, if the other questions that it answers are guessed too.
+function openAnswers(key) {
+  for (const answer of answersOf(key)) answer.open ||= answer.dataset.key.split(" ").every(isGuessed);
 }
 
 // -- reading an answer -------------------------------------------------------------------------------------------------
@@ -121,7 +130,7 @@ function ask(place, key) {
 function answered(place, key, value) {
   store(key, { value, form: QUESTIONS[key].form, late: Boolean(storedGuesses()[key]?.opened) });
   show(place, key);
-  for (const answer of answersOf(key)) answer.open = true;
+  openAnswers(key);
 }
 
 // -- the result ----------------------------------------------------------------------------------------------------------
@@ -211,10 +220,9 @@ function axis(ratio) {
 // -- start ---------------------------------------------------------------------------------------------------------------
 for (const place of document.querySelectorAll(".rr-guess[data-key]")) {
   const key = place.dataset.key;
-  const entry = storedGuesses()[key];
-  if (entry && "value" in entry) {
+  if (isGuessed(key)) {
     show(place, key);
-    for (const answer of answersOf(key)) answer.open = true;
+    openAnswers(key);
   } else {
     ask(place, key);
   }
@@ -222,8 +230,8 @@ for (const place of document.querySelectorAll(".rr-guess[data-key]")) {
 // Who opens an answer without a guess may still guess, but the guess is late.
 for (const answer of document.querySelectorAll("details.rr-answer")) {
   answer.addEventListener("toggle", () => {
-    const key = answer.dataset.key;
-    if (answer.open && !("value" in (storedGuesses()[key] ?? {}))) store(key, { opened: true });
+    const unanswered = answer.dataset.key.split(" ").filter((key) => !isGuessed(key));
+    if (answer.open) unanswered.forEach((key) => store(key, { opened: true }));
   });
 }
 drawMine();

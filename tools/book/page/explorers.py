@@ -1,0 +1,50 @@
+"""The explorers of a page: each is made when its first dial moves, and is then told every further move."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from helpers.learner.words import use_language
+from helpers.widgets.explorer import Explorer
+
+_made: dict[str, Explorer] = {}  # the name of an explorer on the page -> the explorer
+
+
+def explorer_of(source: str) -> Explorer:
+    """The explorer that Python code makes: the value of its last line."""
+    *before, last = ast.parse(source).body
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(before, []), "<page>", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "<page>", "eval"), names)
+
+
+def turn(key: str, source: str, language: str, values: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Set a control of an explorer, and return what it then shows (`Explorer.as_json`).
+
+    values: what all controls of the page showed before, by name, for an explorer that must be made first.
+    Raises ValueError with a sentence for a control or a value that is not there.
+    """
+    with use_language(language):
+        explorer = _explorer(key, source, values)
+        explorer.set(name, value)
+        return explorer.as_json()
+
+
+def press(key: str, source: str, language: str, values: dict[str, Any], part: str) -> dict[str, Any]:
+    """Click on a part of the picture; otherwise like `turn`."""
+    with use_language(language):
+        explorer = _explorer(key, source, values)
+        explorer.press(part)
+        return explorer.as_json()
+
+
+def _explorer(key: str, source: str, values: dict[str, Any]) -> Explorer:
+    """The explorer with this name, made with these values if it was not there."""
+    if key not in _made:
+        explorer = explorer_of(source)
+        for control in explorer.as_json()["controls"]:
+            if control["kind"] != "button" and values[control["name"]] != control["value"]:
+                explorer.set(control["name"], values[control["name"]])
+        _made[key] = explorer
+    return _made[key]

@@ -1,0 +1,18 @@
+// What every script of a page uses: texts in the page's language, and elements.
+"use strict";
+
+// A text of the page's language with {name} replaced by values.name.
+function words(name, values = {}) {
+  return WORDS[name].replace(/\{(\w+)(?:![a-z])?\}/g, (_, key) => values[key]);
+}
+
+function fail(name, values) {
+  throw new Error(words(name, values));
+}
+
+// An element with properties and children, such as element("p", { className: "rr-note" }, "text").
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
