@@ -59,7 +59,7 @@ ACCESSIBLE = (
     (r'<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="Site">'),
     (r'<aside class="toc-drawer', '<aside aria-label="Page" class="toc-drawer'),
     (r'<th class="head"><p></p></th>', '<td class="head"></td>'),
-    (r"<iframe(?![^>]*title)", '<iframe title="A page to print"'),
+    (r"<iframe(?![^>]*\stitle=)", '<iframe title="A page to print"'),
 )
 
 
@@ -144,6 +144,7 @@ html_theme = "furo"
 html_theme_options = {{"top_of_page_buttons": []}}
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_js_files = [(name, {{"defer": "defer"}}) for name in {SCRIPTS}]

@@ -33,6 +33,7 @@ LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer"
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 _WHY = re.compile(r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>)\s*", re.DOTALL)
+_NOTEBOOK_LINK = re.compile(r'href="(\w+)\.ipynb(#[^"]*)?"')
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -70,6 +71,7 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
             page.add(*([markdown(why[1], language)] if why else []), "</details>")
             source = source[why.end() :] if why else source
             is_folded = False
+        page.add(f'<div id="cell-{cell["id"]}"></div>')  # links from other pages lead here
         if cell["cell_type"] == "markdown":
             page.add(markdown(source, language))
         elif cell["cell_type"] == "code":
@@ -224,7 +226,8 @@ def _result_row(key: str, values: list[str], page: Page) -> str:
 
 
 def _one_block(html: str) -> str:
-    """HTML without empty lines outside <pre>, where Markdown would end the block."""
+    """Saved HTML without empty lines, where Markdown would end the block, and with links that lead to pages."""
+    html = _NOTEBOOK_LINK.sub(r'href="\1.html\2"', html).replace(".html#cell-id=", ".html#cell-")
     return "<div>\n" + re.sub(r"\n\s*\n", "\n&#8203;\n", html) + "\n</div>"
 
 

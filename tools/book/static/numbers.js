@@ -38,7 +38,7 @@ function readUnit(spelled, asked, example) {
   const units = Object.values(UNITS.kinds).flat();
   const lower = units.findLast((unit) => unit.toLowerCase() === spelled.toLowerCase());
   const known = UNITS.spoken[spelled.toLowerCase()] ?? (spelled in UNITS.factors ? spelled : lower);
-  if (/^([KMGT]b(it)?s?(\/s)?|[kMGT]?bits?(\/s)?|[kKMGT]?bps)$/.test(spelled)) fail("bits", { unit: spelled, example });
+  if (/^([KMGT]b(it)?s?(\/s)?|[kMGT]?bits?(\/s)?|[kKMGT]?bps)$/.test(spelled)) fail("bits", { unit: `'${spelled}'`, example });
   if (known === undefined) fail("unknown_unit", { unit: `'${short(spelled)}'`, example });
   if (kindOf(known) !== kindOf(asked)) fail(asked ? "other_kind" : "no_unit_wanted", { unit: spelled, asked });
   return known;
