@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import random
 import re
+import sys
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from helpers.interview import answers
+from helpers.widgets.explorer import Explorer
 from tests.browser import chromium
-from tests.browser.book import ROOT, build, served
+from tests.browser.book import ROOT, Book, build, served
+
+sys.path.insert(0, str(ROOT / "tools" / "book"))
+from explorer_block import explorer_of, stored  # noqa: E402
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+WITH_EXPLORER = [*CHAPTERS, "interview"]
 MOST_BYTES = 2_000_000  # of a chapter, before the first touch of a dial
 PHONE = {"width": 360, "height": 740}
 OVERFLOWS = "() => document.documentElement.scrollWidth - window.innerWidth"
@@ -81,8 +88,8 @@ def test_a_chapter_asks_one_host_for_few_bytes(book, page):
 def test_every_link_of_every_page_leads_somewhere(book):
     wrong = []
     for path in book.pages:
-        html = (book.folder / path).read_text(encoding="utf-8")
-        for target in re.findall(r'(?:href|src)="([^"#?]+)[^"]*"', html):
+        text = (book.folder / path).read_text(encoding="utf-8")
+        for target in re.findall(r'(?:href|src)="([^"#?]+)[^"]*"', text):
             if not re.match(r"[a-z]+:|//", target) and not (book.folder / path).parent.joinpath(target).exists():
                 wrong.append(f"{path}: {target}")
             if target.startswith("/"):
@@ -131,8 +138,8 @@ def test_the_search_shows_no_folded_answer(book, page):
     shown = " ".join(page.locator("#search-results").all_text_contents())
     folded = set()
     for name in CHAPTERS:
-        html = (book.folder / f"{name}.html").read_text(encoding="utf-8")
-        folded |= set(re.findall(r'<details class="rr-answer".*?<p>([^<]{40,})', html, re.DOTALL))
+        text = (book.folder / f"{name}.html").read_text(encoding="utf-8")
+        folded |= set(re.findall(r'<details class="rr-answer".*?<p>([^<]{40,})', text, re.DOTALL))
     assert folded, "there is something to hide"
     assert not [text for text in folded if text[:40] in shown]
 
@@ -162,6 +169,78 @@ def _numbers() -> list[tuple[str, str]]:
     units = ["", " MB", " GiB", "GB", " ms", " s", " %", " Gbit", " Mb/s", " bytes", " parsecs"]
     asked = ["", "MB", "ms", "GB", "s"]
     return [(chance.choice(numbers) + chance.choice(units), chance.choice(asked)) for _ in range(300)]
+
+
+# -- explorers -------------------------------------------------------------------------------------------------------
+EXPLORER = re.compile(r'<div class="rr-explorer" data-source="(.*?)">.*?</script></div>', re.DOTALL)
+# Moves a control as a reader does, and waits until the picture is there.
+MOVE = """async ([number, name, kind, value]) => {
+    const place = document.querySelectorAll(".rr-explorer")[number];
+    const control = place.querySelector(`[data-control="${name}"]`);
+    const inputs = control.querySelectorAll("input, select");
+    const input = inputs[kind === "buttons" ? value : 0];
+    if (kind === "buttons" || kind === "checkbox") input.click();
+    else if (kind === "list") input.selectedIndex = value;
+    else input.value = value;
+    for (const event of ["input", "change"]) input.dispatchEvent(new Event(event));
+    while (place.hasAttribute("aria-busy")) await new Promise((done) => setTimeout(done, 2));
+    return place.querySelector(".rr-progress").textContent;
+}"""
+IS_DRAWN = """([number, svg]) => {
+    const expected = document.createElement("div");
+    expected.innerHTML = svg;
+    return document.querySelectorAll(".rr-picture")[number].innerHTML === expected.innerHTML;
+}"""
+
+
+def test_every_dial_of_every_explorer_draws_what_the_notebook_draws(book, page):
+    """All explorers of the chapters stand on one page here, so that Python starts once."""
+    found = {block: source for name in WITH_EXPLORER for block, source in _explorers(book, name)}
+    chapter = (book.folder / "08_zero.html").read_text(encoding="utf-8")
+    head, tail = chapter[: chapter.index("<article")], chapter[chapter.index("</article>") :]
+    (book.folder / "all.html").write_text(f"{head}<article>{''.join(found)}{tail}", encoding="utf-8")
+    page.goto(book.url + "all.html")
+    for number, source in enumerate(found.values()):
+        explorer = explorer_of(source, stored())
+        for control in explorer.as_json()["controls"]:
+            value = _other_value(control)
+            if value is None or control["disabled"] or control["hidden"]:
+                continue
+            where = f"{source.splitlines()[-2]}: {control['name']} = {value}"
+            before = _shown(explorer)
+            explorer.set(control["name"], value)
+            assert _shown(explorer) != before, where
+            assert page.evaluate(MOVE, [number, control["name"], control["kind"], value]) == "", where
+            assert page.evaluate(IS_DRAWN, [number, explorer.as_json()["svg"]]), where
+            assert page.locator(".rr-sentence").nth(number).text_content() == explorer.as_json()["sentence"], where
+
+
+def test_every_explorer_of_the_chapters_is_live(book):
+    assert {name: len(_explorers(book, name)) for name in WITH_EXPLORER} == dict.fromkeys(WITH_EXPLORER, 1)
+
+
+def _shown(explorer: Explorer) -> tuple:
+    """What a reader sees of an explorer besides its dials."""
+    state = explorer.as_json()
+    return state["svg"], state["sentence"], state["rows"]
+
+
+def _explorers(book: Book, name: str) -> list[tuple[str, str]]:
+    """The HTML and the code of each explorer of a page."""
+    text = (book.folder / f"{name}.html").read_text(encoding="utf-8")
+    return [(match[0], html.unescape(match[1])) for match in EXPLORER.finditer(text)]
+
+
+def _other_value(control: dict) -> object:
+    """Another value than that of the control; None if there is none."""
+    value = control["value"]
+    if control["kind"] in ("slider", "list", "buttons"):
+        return (value + 1) % len(control["options"]) if len(control["options"]) > 1 else None
+    if control["kind"] == "checkbox":
+        return not value
+    if control["kind"] in ("steps", "number"):
+        return value + 1 if value + 1 <= control["max"] else value - 1
+    return None
 
 
 # -- without scripts, and for everybody ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The page's Python makes the same explorer from the same line of code when a dial
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import sys
 from collections.abc import Iterable
@@ -16,10 +17,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
 from explorers import explorer_of  # noqa: E402
 
+from helpers.commands.traces import read  # noqa: E402
 from helpers.draw import palette  # noqa: E402
 from helpers.learner.document import table  # noqa: E402
 from helpers.learner.words import book, use_language  # noqa: E402
 
+TRACES = Path(__file__).parent / "data" / "10_profiling.zip"  # written by record_traces.py
 words = book("words", Path(__file__).parent)  # what the pages say: words.yaml
 
 
@@ -62,7 +65,7 @@ def _source(call: ast.Call, body: Iterable[ast.stmt], imports: dict[str, str]) -
     if any(keyword.arg == "run" for keyword in call.keywords):
         note, call.keywords = "run", [keyword for keyword in call.keywords if keyword.arg != "run"]
     if call.args and isinstance(call.args[0], ast.Name):  # what the notebook has recorded
-        note, call.args, call.keywords = "example", [], []
+        note, call.args[0].id = "recorded", f"stored_{call.args[0].id}"
     used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
     lines = [imports[name] for name in sorted(used) if name in imports]
     lines.append(f"explorer = {ast.unparse(call)}")
@@ -72,10 +75,16 @@ def _source(call: ast.Call, body: Iterable[ast.stmt], imports: dict[str, str]) -
     return "\n".join([*lines, "explorer"]), note
 
 
+@functools.cache
+def stored() -> dict[str, Any]:
+    """What explorers show and a page cannot record: the name in their code -> the value."""
+    return {"stored_run": read(TRACES)}
+
+
 def explorer_html(source: str, note: str, language: str) -> str:
     """The explorer as HTML, in the language."""
     with use_language(language):
-        state: dict[str, Any] = explorer_of(source).as_json()
+        state: dict[str, Any] = explorer_of(source, stored()).as_json()
         heading = escape(palette.words("table"))
     picture, rows = state.pop("svg"), state["rows"]
     numbers = table(rows[0], rows[1:], has_row_heads=True).html if rows else "<table></table>"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from helpers.learner.words import use_language
 from helpers.widgets.explorer import Explorer
 
+STORED = Path(__file__).with_name("stored.pickle")  # what explorers show and a page cannot record: name -> value
 _made: dict[str, Explorer] = {}  # the name of an explorer on the page -> the explorer
 
 
-def explorer_of(source: str) -> Explorer:
-    """The explorer that Python code makes: the value of its last line."""
+def explorer_of(source: str, stored: Mapping[str, Any]) -> Explorer:
+    """The explorer that Python code makes: the value of its last line. stored: name -> value, for the code."""
     *before, last = ast.parse(source).body
-    names: dict[str, Any] = {}
+    names = dict(stored)
     exec(compile(ast.Module(before, []), "<page>", "exec"), names)
     return eval(compile(ast.Expression(last.value), "<page>", "eval"), names)
 
@@ -42,7 +46,7 @@ def press(key: str, source: str, language: str, values: dict[str, Any], part: st
 def _explorer(key: str, source: str, values: dict[str, Any]) -> Explorer:
     """The explorer with this name, made with these values if it was not there."""
     if key not in _made:
-        explorer = explorer_of(source)
+        explorer = explorer_of(source, pickle.loads(STORED.read_bytes()) if "stored_" in source else {})
         for control in explorer.as_json()["controls"]:
             if control["kind"] != "button" and values[control["name"]] != control["value"]:
                 explorer.set(control["name"], values[control["name"]])

@@ -101,7 +101,6 @@ const CONTROLS = {
 function field(control, input, output, show) {
   const name = element("span", { className: "rr-name", textContent: control.label });
   const dial = element("div", { className: "rr-dial", title: control.tooltip }, element("label", {}, name, " ", input), " ", output);
-  input.dataset.control = control.name;
   return {
     element: dial,
     show(now) {
@@ -148,6 +147,7 @@ function mountExplorer(place, key) {
       groups.set(control.group, groupOf(control.group));
       dials.append(groups.get(control.group));
     }
+    made.element.dataset.control = control.name;
     groups.get(control.group).append(made.element);
   }
   place.prepend(dials, progress);

@@ -12,7 +12,7 @@ function short(text) {
 
 // The value of a typed number in base units (bytes, seconds); unit: of a number that is typed without one.
 function readNumber(given, unit, example) {
-  const quoted = { given: `'${short(given)}'`, example };
+  const quoted = { given: short(given), example };
   let typed = given.normalize("NFKC").trim().replace(ABOUT, "").replace(/[.。!? ]+$/, "").replace("−", "-");
   const match = NUMBER.exec(typed);
   if (given.trim().length > LONGEST || !/\d/.test(match[2] || match[3] || "")) fail("no_number", quoted);
@@ -38,8 +38,8 @@ function readUnit(spelled, asked, example) {
   const units = Object.values(UNITS.kinds).flat();
   const lower = units.findLast((unit) => unit.toLowerCase() === spelled.toLowerCase());
   const known = UNITS.spoken[spelled.toLowerCase()] ?? (spelled in UNITS.factors ? spelled : lower);
-  if (/^([KMGT]b(it)?s?(\/s)?|[kMGT]?bits?(\/s)?|[kKMGT]?bps)$/.test(spelled)) fail("bits", { unit: `'${spelled}'`, example });
-  if (known === undefined) fail("unknown_unit", { unit: `'${short(spelled)}'`, example });
+  if (/^([KMGT]b(it)?s?(\/s)?|[kMGT]?bits?(\/s)?|[kKMGT]?bps)$/.test(spelled)) fail("bits", { unit: spelled, example });
+  if (known === undefined) fail("unknown_unit", { unit: short(spelled), example });
   if (kindOf(known) !== kindOf(asked)) fail(asked ? "other_kind" : "no_unit_wanted", { unit: spelled, asked });
   return known;
 }

@@ -1,9 +1,9 @@
 // What every script of a page uses: texts in the page's language, and elements.
 "use strict";
 
-// A text of the page's language with {name} replaced by values.name.
+// A text of the page's language with {name} replaced by values.name, and {name!r} by the same in quotation marks.
 function words(name, values = {}) {
-  return WORDS[name].replace(/\{(\w+)(?:![a-z])?\}/g, (_, key) => values[key]);
+  return WORDS[name].replace(/\{(\w+)(!r)?\}/g, (_, key, quoted) => (quoted ? `'${values[key]}'` : values[key]));
 }
 
 function fail(name, values) {
