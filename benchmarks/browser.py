@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import ipywidgets
 from playwright.sync_api import BrowserContext
 
 from benchmarks.paired import write_table
@@ -27,9 +26,8 @@ from tests.browser.server import Lab, serve
 from tools.tidy_notebooks import LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
-EXPLORERS = sorted(
-    name for name, value in vars(widgets).items() if isinstance(value, type) and issubclass(value, Explorer)
-)
+OFFERED = {name: getattr(widgets, name) for name in widgets.__all__}
+EXPLORERS = sorted(name for name, value in OFFERED.items() if isinstance(value, type) and issubclass(value, Explorer))
 PRESSES, DISPLAYS, FRAMES = 32, 7, 60
 # A plan in which every dial of MemoryExplorer moves the picture; from one rank a ZeRO stage, for one, does nothing.
 SPREAD = """from helpers.specs import Plan
@@ -125,7 +123,7 @@ def dial_row(notebook: Notebook, name: str, cell: str) -> dict[str, str]:
     """Key presses on all sliders of an explorer that is shown in this cell."""
     output = notebook.cell(cell).locator(".jp-Cell-outputArea")
     picture = output.locator(".widget-html-content").filter(has=notebook.page.locator("svg")).first
-    dials = [dial for dial in explorer(name).dials if isinstance(dial, ipywidgets.SelectionSlider)]
+    dials = [dial for dial in explorer(name).dials if dial.kind == "slider"]
     times = []
     for number in range(PRESSES):
         dial = dials[number // 2 % len(dials)]

@@ -41,8 +41,8 @@ _TEXTURES_OR_NONE = {"": None, **dict.fromkeys(TEXTURES)}
 class Rect:
     """A rectangle. `fill` and `stroke` name a kind or a role, or are "" for none; `tooltip` is shown on hover.
 
-    `pick` is what a click or the Enter key on the rectangle chooses, where a widget listens (Picks in
-    widgets/explorer.py); with "" the rectangle cannot be clicked.
+    `pick` is what a click or the Enter key on the rectangle chooses, where an explorer listens (Picks in
+    widgets/controls.py); with "" the rectangle cannot be clicked.
     """
 
     x: float  # of the top left corner, in pixels like all sizes

@@ -1,8 +1,9 @@
 """Provides every widget of the course: explorers with dials, interview views, guesses, and maps of the progress.
 
-Each is an ipywidget that also works without a front end, and a saved notebook keeps a picture or text of it. `view.py`
-has what all of them share, `explorer.py` the base classes of the explorers, `talk_view.py` that of the
-interview views.
+Each also works without a front end, and a saved notebook keeps a picture or text of it. The explorers are plain Python:
+`controls.py` has their dials, `explorer.py` their base classes, and `explorer_view.py` shows them in a notebook, with
+ipywidgets. Everything else here is an ipywidget: `view.py` has what all of these share, and `talk_view.py` the base
+class of the interview views.
 
 Clock                 counts down against a limit in the browser, also while the kernel works
 CourseMap             what course_map returns: chapters, stations, what is passed and which cards are due
@@ -34,28 +35,36 @@ my_guesses            the learner's guesses of a chapter compared with the true 
 my_calibration        how well the learner guesses, by kind: memory, traffic, time, count
 votes                 how a class guessed, read from the folder GUESS_BOX
 
-Begin with view.py, and then read explorer.py.
+Begin with controls.py, and then read explorer.py.
 """
 
-from helpers.widgets.clock import Clock
-from helpers.widgets.collective_explorer import CollectiveExplorer
-from helpers.widgets.data_parallel_explorer import DataParallelExplorer, OverlapExplorer
-from helpers.widgets.fault_explorer import FaultExplorer
-from helpers.widgets.guess_results import my_calibration, my_guesses, votes
-from helpers.widgets.guess_view import guess
-from helpers.widgets.interview_views import DialogueView, DrillView, MockView, QuizView, RoundView
-from helpers.widgets.memory_explorer import MemoryExplorer
-from helpers.widgets.mesh_explorer import MeshExplorer
-from helpers.widgets.pipeline_explorer import PipelineExplorer
-from helpers.widgets.precision_explorer import PrecisionExplorer
-from helpers.widgets.progress_view import CourseMap, ProgressView, course_map
-from helpers.widgets.reveal_view import reveal
-from helpers.widgets.scaling_explorer import ScalingExplorer
-from helpers.widgets.strategy_explorer import StrategyExplorer
-from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
-from helpers.widgets.timeline_explorer import TimelineExplorer
-from helpers.widgets.trace_explorer import TraceExplorer
-from helpers.widgets.zero_explorer import ZeroExplorer
+from helpers import import_on_demand
+
+# Explorers are plain Python. Whoever needs only them, such as a web page, has no ipywidgets, which the views import.
+__getattr__ = import_on_demand(
+    __name__,
+    {
+        "clock": ("Clock",),
+        "collective_explorer": ("CollectiveExplorer",),
+        "data_parallel_explorer": ("DataParallelExplorer", "OverlapExplorer"),
+        "fault_explorer": ("FaultExplorer",),
+        "guess_results": ("my_calibration", "my_guesses", "votes"),
+        "guess_view": ("guess",),
+        "interview_views": ("DialogueView", "DrillView", "MockView", "QuizView", "RoundView"),
+        "memory_explorer": ("MemoryExplorer",),
+        "mesh_explorer": ("MeshExplorer",),
+        "pipeline_explorer": ("PipelineExplorer",),
+        "precision_explorer": ("PrecisionExplorer",),
+        "progress_view": ("CourseMap", "ProgressView", "course_map"),
+        "reveal_view": ("reveal",),
+        "scaling_explorer": ("ScalingExplorer",),
+        "strategy_explorer": ("StrategyExplorer",),
+        "tensor_split_explorer": ("TensorSplitExplorer",),
+        "timeline_explorer": ("TimelineExplorer",),
+        "trace_explorer": ("TraceExplorer",),
+        "zero_explorer": ("ZeroExplorer",),
+    },
+)
 
 __all__ = [
     "Clock", "CollectiveExplorer", "CourseMap", "DataParallelExplorer", "DialogueView", "DrillView",

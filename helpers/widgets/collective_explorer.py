@@ -9,8 +9,6 @@ keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from
 
 from __future__ import annotations
 
-import ipywidgets
-
 from helpers.draw import collective_scene, collective_step_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
@@ -18,7 +16,7 @@ from helpers.predict.traffic.algorithms import COLLECTIVES, ChunkMessage, Collec
 from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import LINKS
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import Control, Dial, choice, dial
 from helpers.widgets.explorer import Rows, SteppedExplorer, with_sentence
 
 SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)  # bytes: 1 kB to 10 GB
@@ -46,10 +44,9 @@ class CollectiveExplorer(SteppedExplorer):
         self.link = dial(tuple(LINKS), "10 Gb/s", words("link"), tooltip=words("between"))
         # The tooltips say that one step stands "with its messages", and that all steps stand "side by side".
         views = [(words(view), view) for view in (ONE, ALL)]
-        self.view = ipywidgets.ToggleButtons(options=views, tooltips=(words("with"), words("beside")))
-        self.view.style.button_width = "84px"
-        self.collective.observe(self._offer_algorithms, names="value")
-        self.view.observe(self._draw, names="value")
+        tooltips = (words("with"), words("beside"))
+        self.view = Dial(views, ONE, style="buttons", tooltips=tooltips, button_width=84)
+        self.collective.observe(self._offer_algorithms)
         dials = (self.collective, self.algorithm, self.ranks, self.size, self.link)
         super().__init__(dials, controls=[self.view])
 
@@ -141,12 +138,11 @@ class CollectiveExplorer(SteppedExplorer):
             fastest=words("fastest", algorithm=_word(costs.fastest(*call, link))) if has_choice else "",
         )
 
-    def _offer_algorithms(self, change: object) -> None:
+    def _offer_algorithms(self, turned: Control) -> None:
         """Offer the algorithms of the new collective; keep the current one where it is among them."""
         known = algorithms(self.collective.value)
         keep = self.algorithm.value if self.algorithm.value in known else known[0]
-        self.algorithm.options = [(_word(name), name) for name in known]
-        self.algorithm.value = keep
+        self.algorithm.offer([(_word(name), name) for name in known], keep)
 
 
 def _word(name: str) -> str:

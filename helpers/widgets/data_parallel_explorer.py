@@ -26,7 +26,7 @@ from helpers.predict.time.data_parallel import (
 from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.records import Timeline
 from helpers.specs import Link, ModelSpec
-from helpers.widgets.dials import dial
+from helpers.widgets.controls import dial
 from helpers.widgets.explorer import Explorer, RunButton
 
 dp_words = book("timelines").section("data_parallel")  # the texts that are shown, by name: learner/words/timelines.yaml

@@ -1,79 +1,100 @@
-"""Provides the base classes of every explorer: Explorer, SteppedExplorer, RunButton and Picks.
+"""Provides the base classes of every explorer: Explorer, SteppedExplorer and RunButton.
 
-An Explorer has dials, a sentence, a picture, its numbers as a table, and a PNG for saved notebooks. SteppedExplorer
-adds buttons that walk through numbered steps, RunButton adds one that runs on real ranks what the explorer predicts,
-and Picks makes parts of the picture clickable. The explorers in the `*_explorer.py` files inherit from these.
+An Explorer has controls, a sentence, a picture, its numbers as a table, and a PNG for saved notebooks. It is plain
+Python, so it also runs in a browser's Python. Two front ends show it: in a notebook the ipywidgets of
+`explorer_view.py`, which are made when it is first shown, and on a web page whatever reads `as_json`.
+
+SteppedExplorer adds steps, and RunButton a button that runs on real ranks what the explorer predicts. The explorers in
+the `*_explorer.py` files inherit from these.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anywidget
-import ipywidgets
-
-from helpers.draw import Label, Scene, to_svg
+from helpers.draw import Label, Rect, Scene, to_svg
 from helpers.draw.palette import words  # the texts that are shown, by name: learner/words/draw.yaml
-from helpers.draw.picture import STYLE
-from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
-from helpers.learner.document import table
+from helpers.draw.scene import WIDE, WIDTH, text_width
 from helpers.learner.words import language, use_language
 from helpers.learner.words.wrapping import aligned
 from helpers.records import Timeline
-from helpers.widgets.dials import panel
-from helpers.widgets.view import STATIC, SavedWidget, button, row
+from helpers.widgets.controls import Button, Control, Group, Notice, Picks, Steps
+
+if TYPE_CHECKING:
+    import ipywidgets
 
 Rows = Sequence[Mapping[str, str]]  # of a table: the text of each cell by the name of its column
 
-# STYLE gives saved pictures a dark background in a dark theme; explorer.css is for the explorer itself.
-_STYLE = f"<style>{STYLE}{(STATIC / 'explorer.css').read_text()}</style>"
-_SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
-_ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels of the letters of the sentence in a saved picture
-_NARROWEST_DIAL = 300  # pixels
 # Lines may be wrapped between two matches: words, or single wide (Chinese) characters with the punctuation after them.
 # WIDE is the first wide character, and \uffef the last one of Unicode's block of full-width forms.
 _UNBREAKABLE = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")
 
 
-class Explorer(SavedWidget, ipywidgets.VBox):
-    """Base of a widget whose dials change a picture. A subclass makes its dials, then calls this constructor.
+class ShownByWidget:
+    """Mixed into a class of plain Python that a widget shows in a notebook.
 
-    It defines `scene` (the picture), `sentence`, `TEXT` (see SavedWidget) and, if it likes, `rows`, the numbers of the
-    picture as a table that is folded below it. Where one of them raises ValueError, its message is shown and the last
-    picture turns pale, until a dial has a valid value again. It works without a front end: set `.value` of a dial,
-    then read `.text`, `.sentence`, `.rows`, `.scene` or `.html.value`.
+    TEXT: the text output, which tests compare, so it is the same whatever the learner did.
+    """
+
+    TEXT = ""
+    _widget: ipywidgets.Widget | None = None
+
+    @property
+    def widget(self) -> Any:
+        """The ipywidget that shows this object. It is made when it is first asked for."""
+        if self._widget is None:
+            self._widget = self._make_widget()
+        return self._widget
+
+    def _make_widget(self) -> ipywidgets.Widget:
+        """The widget; only here, ipywidgets is imported."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.TEXT
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Any:
+        """What Jupyter shows and saves."""
+        return self.widget._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+
+
+class Explorer(ShownByWidget):
+    """Base of an explorer, whose dials change a picture. A subclass makes its controls, then calls this constructor.
+
+    It defines `scene` (the picture), `sentence`, `TEXT` (see ShownByWidget) and, if it likes, `rows`, the numbers of
+    the picture as a table. Where one of them raises ValueError, its message is shown and the last picture turns pale,
+    until a dial has a valid value again. Set `.value` of a dial, then read `.text`, `.sentence`, `.rows` or `.scene`.
+
+    dials: the controls above the picture, in a grid. controls: those between the grid and the picture. arrangement:
+    rows of controls and Groups, where these stand instead of the grid.
     """
 
     scene: Scene
     sentence: str
     rows: Rows = ()
+    footer = ""  # HTML below the table
+    STYLE_SHEET = ""  # the name of a file in static/, without .css, that is for this explorer alone
+    STRETCHES_DIALS = False  # whether the dials fill the width, so that two stand beside each other in a narrow window
 
-    def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
-        self.dials = tuple(dials)
-        self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
-        self._tallest, self._picture = 0.0, ""  # the height of the tallest picture so far, and the last one as SVG
-        # The fold is a heading that opens the table. It is never sent again, so it stays open while dials move; the
-        # table below it is a widget of its own.
-        self._fold = ipywidgets.HTML(f"{_STYLE}<details><summary>{words('table')}</summary></details>")
-        self._fold.add_class("rr-fold")
-        self.table.add_class("rr-table")
-        for dial in self.dials:
-            dial.observe(self._draw, names="value")
-        super().__init__([panel(self.dials), *controls, self.html, self._fold, self.table])
-        self.add_class("rr-explorer")
+    def __init__(
+        self,
+        dials: Sequence[Control],
+        *,
+        controls: Sequence[Control] = (),
+        arrangement: Sequence[Sequence[Control | Group]] = (),
+    ) -> None:
+        self.dials, self.controls, self.arrangement = tuple(dials), tuple(controls), arrangement
+        self.shown_sentence, self.is_problem, self.shown_rows = "", False, ()  # what was drawn last
+        self.shown_scene: Scene | None = None  # None for an invalid setting
+        self.svg = ""  # the last picture, which stays where a setting is invalid
+        for control in (*self.dials, *self.controls):
+            control.observe(self._draw)
         self._draw()
-
-    def _stretch_dials(self) -> None:
-        """Let the dials fill the width: two stand beside each other even in a narrow window."""
-        for dial in self.dials:
-            dial.layout.width = "auto"
-        self.children[0].layout.grid_template_columns = f"repeat(auto-fit, minmax({_NARROWEST_DIAL}px, 1fr))"
 
     @property
     def text(self) -> str:
@@ -94,40 +115,92 @@ class Explorer(SavedWidget, ipywidgets.VBox):
         except ValueError as error:
             return str(error), None, ()
 
-    def _draw(self, change: object = None) -> None:
-        """Show sentence, picture and table for the dials' values; `change` is what a dial reports, unused here."""
+    def _draw(self, turned: Control | None = None) -> None:
+        """Compute sentence, picture and table for the dials' values, and show them. turned: what the learner changed.
+
+        A subclass in which one control changes another one does that first.
+        """
         with use_language(language()):  # looks the language up once instead of for each of a thousand texts
-            sentence, scene, rows = self._computed()
-        self._picture = to_svg(scene) if scene else self._picture
-        self.html.value = (_picture_html if scene else _alert_html)(sentence, self._picture)
-        self.table.value = _table_html(rows)
-        self._fold.layout.display = "" if rows else "none"
-        if scene is not None:
-            self._keep_height(scene)
+            self.shown_sentence, self.shown_scene, self.shown_rows = self._computed()
+        self.is_problem = self.shown_scene is None
+        if self.shown_scene is not None:
+            self.svg = to_svg(self.shown_scene)
+        self._show()
 
-    def _keep_height(self, scene: Scene) -> None:
-        """Let the picture's area never shrink, so that the page below it does not jump while a dial moves."""
-        if scene.height > self._tallest:
-            self._tallest = scene.height
-            # A page shows a Scene SHOWN times its own size. On a narrow page it shrinks to the page's width (100cqw).
-            scaled = f"{100 * scene.height / scene.width:.1f}cqw"
-            # 64 pixels are for the sentence above the picture.
-            self.html.layout.min_height = f"calc(64px + min({scene.height * SHOWN:.0f}px, {scaled}))"
+    def _show(self) -> None:
+        """Let the widget show what changed, where there is one."""
+        if self._widget is not None:
+            self._widget.refresh()
 
+    def _make_widget(self) -> ipywidgets.Widget:
+        from helpers.widgets.explorer_view import ExplorerView
 
-def _picture_html(sentence: str, picture: str) -> str:
-    """The sentence above the picture; "polite" lets a screen reader say it when it changes."""
-    return f'<p style="{_SENTENCE}" aria-live="polite">{escape(sentence)}</p>{picture}'
+        return ExplorerView(self)
 
+    # -- for a web page ------------------------------------------------------------------------------------------------
+    def as_json(self) -> dict[str, Any]:
+        """All that a page shows, as plain JSON data.
 
-def _alert_html(sentence: str, last: str) -> str:
-    """A message above the last picture, which turns pale and takes no clicks ("inert")."""
-    return f'<p role="alert" style="{_ALERT}">{escape(sentence)}</p><div inert="" style="opacity:.25">{last}</div>'
+        "controls": for each, its "name" for `set`, its "group" (a heading or "") and what Control.as_json gives.
+        "sentence", and whether it "is_problem", the message of an invalid setting; then "svg" is the last picture.
+        "rows": the heads and the rows of the table, or []. "clickable": the parts of the picture for `press`.
+        """
+        heads = [[*self.shown_rows[0]]] if self.shown_rows else []
+        return {
+            "controls": [
+                {"name": name, "group": group} | control.as_json() for name, (group, control) in self._named.items()
+            ],
+            "sentence": self.shown_sentence,
+            "is_problem": self.is_problem,
+            "svg": self.svg,
+            "rows": heads + [[*row.values()] for row in self.shown_rows],
+            "clickable": self._clickable,
+        }
 
+    def set(self, name: str, value: Any) -> None:
+        """Set the control of this name to a value as `as_json` gives it. A button is pressed, whatever the value.
 
-def _table_html(rows: Rows) -> str:
-    """The table as HTML; "" without rows."""
-    return table([*rows[0]], [[*row.values()] for row in rows], has_row_heads=True).html if rows else ""
+        Raises ValueError for an unknown name, and for a value that the control cannot have.
+        """
+        if name not in self._named:
+            raise ValueError(f"{type(self).__name__} has no control {name!r}; it has {', '.join(self._named)}")
+        self._named[name][1].set_json(value)
+
+    def press(self, part: str) -> None:
+        """Choose a part of the picture, one of those in "clickable". Raises ValueError for another one."""
+        if part not in self._clickable:
+            known = ", ".join(self._clickable) or "none"
+            raise ValueError(f"the picture has no part {part!r} that can be clicked; it has {known}")
+        for control in self.controls:
+            if isinstance(control, Picks):
+                control.act(part)
+
+    @property
+    def _clickable(self) -> list[str]:
+        """The parts of the picture that can be clicked; a pale picture has none."""
+        if self.shown_scene is None or not any(isinstance(control, Picks) for control in self.controls):
+            return []
+        return [item.pick for item in self.shown_scene.items if isinstance(item, Rect) and item.pick]
+
+    @property
+    def _named(self) -> dict[str, tuple[str, Control]]:
+        """The heading and the control, by the name of the explorer's attribute, for each control that a page shows."""
+        attributes = {id(value): name for name, value in vars(self).items() if isinstance(value, Control)}
+        every = [(group, control) for group, control in self._placed() if control.kind]
+        return {
+            attributes.get(id(control), f"control_{number}"): (group, control)
+            for number, (group, control) in enumerate(every)
+        }
+
+    def _placed(self) -> Iterator[tuple[str, Control]]:
+        """Each control with the heading above it, in the order in which they stand."""
+        for row in self.arrangement or [self.dials]:
+            for each in row:
+                if isinstance(each, Group):
+                    yield from ((each.heading, control) for control in each.controls)
+                else:
+                    yield "", each
+        yield from (("", control) for control in self.controls)
 
 
 def _plain_table(rows: Rows) -> list[str]:
@@ -157,61 +230,20 @@ def _wrapped(sentence: str, width: float) -> list[str]:
     return [line.strip() for line in lines]
 
 
-# -- steps -----------------------------------------------------------------------------------------------------------
-_INTERVAL = 1200  # milliseconds that Play shows each step: time to read its sentence
-
-
-class Stepper(ipywidgets.HBox):
-    """Buttons "previous" and "next", Play, and a slider `step` from 1 to the number of steps.
-
-    Nothing moves before the learner presses something. Without a front end, set `step.value`.
-    """
-
-    def __init__(self) -> None:
-        labels = {"description": words("step.step"), "tooltip": words("step.which")}
-        self.step = ipywidgets.IntSlider(value=1, min=1, max=1, **labels)
-        self.step.style.description_width, self.step.layout.width = "initial", "270px"
-        options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": words("step.plays")}
-        self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
-        ipywidgets.jslink((self.play, "value"), (self.step, "value"))  # linked in the browser, without the kernel
-        self.play.layout.width = "96px"
-        steps = {"previous": lambda: self._move(-1), "next": lambda: self._move(1)}
-        buttons = [button(act, words(f"step.{name}"), tooltip=words(f"step.the_{name}")) for name, act in steps.items()]
-        for each in buttons:
-            each.layout.width = "80px"
-        super().__init__([*buttons, self.play, self.step])
-        self.layout.flex_flow, self.layout.align_items = "row wrap", "center"
-
-    def fit(self, num_steps: int) -> None:
-        """Set the last step of the slider; where it stood beyond, it moves there."""
-        for each in (self.play, self.step):
-            each.max = max(1, num_steps)
-
-    def _move(self, by: int) -> None:
-        """Go forward by this number of steps, or back where it is negative, but not beyond the first or last step."""
-        self.step.value = min(max(self.step.value + by, self.step.min), self.step.max)
-
-
 class SteppedExplorer(Explorer):
     """An Explorer whose subclass also defines `num_steps`. It draws the step `step.value`, counted from 1."""
 
     num_steps: int
 
-    def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
-        self.stepper = Stepper()
-        self.step = self.stepper.step
-        self.step.observe(self._draw, names="value")
-        super().__init__(dials, controls=[row(*controls, self.stepper)])
+    def __init__(self, dials: Sequence[Control], *, controls: Sequence[Control] = ()) -> None:
+        self.step = Steps(words("step.step"), words("step.which"))
+        super().__init__(dials, controls=(*controls, self.step))
 
-    def _draw(self, change: object = None) -> None:
-        """First let the slider end at the last step."""
+    def _draw(self, turned: Control | None = None) -> None:
+        """First let the steps end at the last one."""
         with suppress(ValueError):  # an invalid setting has no steps; Explorer shows the message
-            self.stepper.fit(self.num_steps)
-        super()._draw(change)
-
-
-# -- a button that runs, and clicks on the picture -------------------------------------------------------------------
-_FAILURE = "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
+            self.step.fit(self.num_steps)
+        super()._draw(turned)
 
 
 class RunButton:
@@ -224,14 +256,17 @@ class RunButton:
 
     RUN_EXAMPLE = ""
 
-    def _run_controls(self, run: Callable[..., Timeline] | None, tooltip: str) -> list[ipywidgets.Widget]:
+    def _run_controls(self, run: Callable[..., Timeline] | None, tooltip: str) -> list[Control]:
         """The button and the place for its message, as controls for Explorer; none without `run`."""
         self._run = run
         self._timelines: dict[tuple, Timeline] = {}  # setting of the dials -> what `run` returned for it
-        self.button = button(self.run_now, words("run.run"), tooltip=tooltip)
-        self.button.layout = ipywidgets.Layout(margin="2px 14px")  # aligned with the sentence below it
-        self.notice, self.failure = ipywidgets.HTML(), ""
+        self.button, self.notice = Button(self.run_now, words("run.run"), tooltip=tooltip), Notice()
         return [self.button, self.notice] if run else []
+
+    @property
+    def failure(self) -> str:
+        """What went wrong in the last run; "" for nothing."""
+        return self.notice.text
 
     @property
     def _run_arguments(self) -> tuple[tuple, dict]:
@@ -254,15 +289,16 @@ class RunButton:
         if self._run is None:
             name = type(self).__name__
             raise ValueError(f"this {name} has nothing to run; give it run=, such as {self.RUN_EXAMPLE}")
-        self._show_failure("")
+        self.notice.text = ""
         self.button.disabled, self.button.description = True, words("run.running")
+        self._show()
         try:
             args, kwargs = self._run_arguments
             self._timelines[self._setting] = _checked_run(self._run(*args, **kwargs))
         except (Exception, KeyboardInterrupt) as error:  # of any kind: `run` may be any function
             self._timelines.pop(self._setting, None)
             is_interrupt = isinstance(error, KeyboardInterrupt)
-            self._show_failure(words("run.interrupted") if is_interrupt else str(error) or type(error).__name__)
+            self.notice.text = words("run.interrupted") if is_interrupt else str(error) or type(error).__name__
         finally:
             self.button.disabled, self.button.description = False, words("run.run")
         super()._draw()  # and not self._draw(), which would remove the message
@@ -273,15 +309,10 @@ class RunButton:
         """The sentence and the table as plain text; below them what went wrong in the last run."""
         return "\n".join(filter(None, [super().text, self.failure]))
 
-    def _show_failure(self, failure: str) -> None:
-        """Show a message below the button; "" removes it."""
-        self.failure = failure
-        self.notice.value = f'<div role="alert" style="{_FAILURE}">{escape(failure)}</div>' if failure else ""
-
-    def _draw(self, change: object = None) -> None:
-        """First remove the message of the last run."""
-        self._show_failure("")  # the message was about the previous setting
-        super()._draw(change)
+    def _draw(self, turned: Control | None = None) -> None:
+        """First remove the message of the last run, which was about the previous setting."""
+        self.notice.text = ""
+        super()._draw(turned)
 
     @property
     def _setting(self) -> tuple:
@@ -295,24 +326,3 @@ def _checked_run(returned: object) -> Timeline:
         what = "a Timeline without spans" if isinstance(returned, Timeline) else f"a {type(returned).__name__}"
         raise ValueError(f"run returned {what}; it must return the Timeline of a step, with its spans")
     return returned
-
-
-class Picks(anywidget.AnyWidget):
-    """An invisible control of an explorer, which makes each Rect of the picture that has a `pick` clickable.
-
-    Rects can be chosen with the mouse or the keyboard. on_pick: called with the `pick` of the Rect that was chosen.
-    """
-
-    _esm = STATIC / "picks.js"
-    _css = """.rr-explorer [data-pick] {pointer-events: all; cursor: pointer; outline: none}
-.rr-explorer [data-pick]:focus-visible {outline: 3px solid var(--jp-brand-color1, #0072b2); outline-offset: 1px}"""
-
-    def __init__(self, on_pick: Callable[[str], None]) -> None:
-        super().__init__()
-        self._on_pick = on_pick
-        self.on_msg(self._receive)
-
-    def _receive(self, widget: object, content: Any, buffers: object) -> None:
-        """A message from picks.js: {"pick": "3"}."""
-        if isinstance(content, dict) and isinstance(content.get("pick"), str):
-            self._on_pick(content["pick"])

@@ -15,7 +15,7 @@ from helpers.draw.scene import stacked_scene
 from helpers.learner.words import book
 from helpers.predict import failures
 from helpers.predict.failures import DAY, WEEK
-from helpers.widgets.dials import dial
+from helpers.widgets.controls import dial
 from helpers.widgets.explorer import Explorer, Rows
 
 NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)

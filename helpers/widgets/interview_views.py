@@ -31,9 +31,8 @@ from helpers.interview.steps import Tell, labels
 from helpers.learner.progress import FilePath
 from helpers.learner.words import LANGUAGES
 from helpers.learner.words import language as chosen_language
-from helpers.widgets.dials import choice
 from helpers.widgets.talk_view import TalkView, parts_html, round_words
-from helpers.widgets.view import display
+from helpers.widgets.view import display, dropdown
 
 
 class QuizView(TalkView):
@@ -56,11 +55,11 @@ class QuizView(TalkView):
         self._options: dict[str, Any] = {"path": path, "seed": seed, "now": now}
         # A learner may also name a chapter, "03_ddp", whose topic is "ddp".
         topic, level = topic_of(_first(topics)), _first(levels)
-        self.topic = choice(bilingual_options(list_topics(self._cards), topic_name), topic, "topic · 主题")
-        self.level = choice(bilingual_options(LEVELS), level, "level · 级别")
+        self.topic = dropdown(bilingual_options(list_topics(self._cards), topic_name), topic, "topic · 主题")
+        self.level = dropdown(bilingual_options(LEVELS), level, "level · 级别")
         self.language = language_dial(language)
         forms = [(f"{name} · {quiz_words(name, 'zh')}", name) for name in ("mixed", *FORMS)]
-        self.form = choice(forms, form, "form · 题型")
+        self.form = dropdown(forms, form, "form · 题型")
         dials = (self.topic, self.level, self.form, self.language)
         set_dial_widths(dials)
         self.progress, self._asks_ahead = ipywidgets.HTML(), False
@@ -216,7 +215,7 @@ class MockView(SheetView):
     ) -> None:  # fmt: skip
         self._seed = seed
         self._options = {"check": check, "topics": topics, "path": path, "now": now, "cards": cards}
-        self.level = choice(bilingual_options(LEVELS), level or "", "level · 级别")
+        self.level = dropdown(bilingual_options(LEVELS), level or "", "level · 级别")
         self.language = language_dial(language)
         set_dial_widths((self.level, self.language))
         super().__init__((self.level, self.language))
@@ -251,7 +250,7 @@ class RoundView(SheetView):
     def __init__(self, name: str = "debugging", *, language: str | None = None, now: Now | None = None) -> None:
         self._now, first = now, choose_round(name, language, seed=0)  # seed 0: always the same round of a kind
         self.language = language_dial(language)
-        self.which = choice(_titles(self.language.value), first.id, "round · 题目")
+        self.which = dropdown(_titles(self.language.value), first.id, "round · 题目")
         self.which.layout.width = "480px"
         self.intro = ipywidgets.HTML()
         super().__init__((self.which, self.language), above=[self.intro])
@@ -335,7 +334,7 @@ class DialogueView(TalkView):
 # -- dials -----------------------------------------------------------------------------------------------------------
 def language_dial(value: str | None) -> ipywidgets.Dropdown:
     """The dial of the language. It starts at `value`, or at the language that was chosen for the course."""
-    return choice([(name, lang) for lang, name in LANGUAGES.items()], chosen_language(value), "language · 语言")
+    return dropdown([(name, lang) for lang, name in LANGUAGES.items()], chosen_language(value), "language · 语言")
 
 
 def bilingual_options(names: Iterable[str], word: Callable[[str, str], str] = quiz_words) -> list[tuple[str, str]]:

@@ -13,11 +13,9 @@ keeps TEXT and a picture.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-
-import ipywidgets
 
 from helpers.draw import memory_scene
 from helpers.draw.palette import kind_word
@@ -28,9 +26,8 @@ from helpers.predict.memory import memory, rank_kinds
 from helpers.quantities.units import format_bytes, format_ratio
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import Button, Control, Dial, Group, NumberBox, choice, dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.widgets.view import button
 
 FREE = "free"  # stands for the model whose shape is in the number boxes
 MODEL_NAMES = {
@@ -141,9 +138,9 @@ def _plain_ratio(before: float, after: float) -> str:
 
 
 _POWERS = [2**n for n in range(15)]  # values of the dials: 1 to 16,384; the first 10 end at 512
-_BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
+# The fields of ModelSpec that have a number box, each with the name of the explorer's attribute.
+_BOXES = {"num_layers": "layers", "hidden": "hidden", "num_heads": "heads", "vocab": "vocabulary"}
 _SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
-_COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels: a column of dials, a dial's label, a number box
 # Fields of Plan. Each has a dial, which is an attribute of the explorer with the same name.
 _PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
 _PLAN_DIALS += ("attention", "precision", "optimizer")
@@ -176,16 +173,10 @@ class MemoryExplorer(Explorer):
         self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}  # bars by name, for each plan
         self._is_paused = False  # True while several dials are set, so that the picture is drawn once, at the end
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
-        look = {"layout": {"width": f"{_BOX}px"}, "style": {"description_width": "76px"}}
-        self.boxes = tuple(
-            ipywidgets.IntText(value=value, description=words(f"dial.{name}"), **look)
-            # Where the boxes start: the shape of a GPT of 1.3 billion parameters, with the vocabulary of GPT-2.
-            for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
-        )
-        self.make_it_fit = button(self._take_advice, words("dial.make_it_fit"), tooltip=words("dial.set"))
+        self.make_it_fit = Button(self._take_advice, words("dial.make_it_fit"), tooltip=words("dial.set"))
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
-        super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
-        self.children = (self._arranged(), *self.children[1:])  # instead of the grid in which Explorer puts the dials
+        dials = (self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes)
+        super().__init__(dials, arrangement=self._arranged())
         if isinstance(model, ModelSpec) or plan:
             self.show(model, gpu, plan or self.plan)
         if measured:
@@ -215,31 +206,28 @@ class MemoryExplorer(Explorer):
         self.attention = choice(Plan.KNOWN["attention"], "flash", words("dial.attention"))
         self.precision = choice(Plan.KNOWN["precision"], "mixed", words("dial.precision"))
         self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", words("dial.optimizer"))
+        # Where the boxes start: the shape of a GPT of 1.3 billion parameters, with the vocabulary of GPT-2.
+        self.layers, self.hidden = NumberBox(24, words("dial.layers")), NumberBox(2048, words("dial.hidden"))
+        self.heads, self.vocabulary = NumberBox(16, words("dial.heads")), NumberBox(50_257, words("dial.vocabulary"))
+        self.boxes = tuple(getattr(self, name) for name in _BOXES.values())
 
-    def _arranged(self) -> ipywidgets.VBox:
+    def _arranged(self) -> list[list[Control | Group]]:
         """Examples and model above, then three columns; they fit on 800 pixels and wrap on a narrower page."""
-        for wide in (self.example, self.model):  # two of 1.5 columns are as wide as the three columns below them
-            wide.layout.width, wide.style.description_width = f"{1.5 * _COLUMN:.0f}px", "62px"
-        columns = (
-            # The headings are "Spread it" (over ranks), "Feed it" (with sequences) and "Save memory".
-            _column(words("dial.spread"), (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
-            _column(words("dial.feed"), (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
-            _column(words("dial.save"), (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
-        )
-        self.make_it_fit.layout = ipywidgets.Layout(
-            width=f"{_COLUMN - _LABEL - 14}px", margin=f"4px 2px 2px {_LABEL + 8}px"
-        )
-        # The button stands below the sliders of the second column, aligned with them.
-        columns[1].children = (*columns[1].children, self.make_it_fit)
-        return ipywidgets.VBox([_row(self.example, self.model), _row(*self.boxes), _row(*columns)])
+        # The headings are "Spread it" (over ranks), "Feed it" (with sequences) and "Save memory".
+        spread = (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)
+        feed = (self.seq, self.micro_batch, self.num_microbatches, self.gpu, self.make_it_fit)
+        save = (self.zero, self.recompute, self.attention, self.precision, self.optimizer)
+        columns = {"spread": spread, "feed": feed, "save": save}
+        groups = [Group(words(f"dial.{name}"), controls) for name, controls in columns.items()]
+        return [[self.example, self.model], [*self.boxes], [*groups]]
 
     @property
     def spec(self) -> ModelSpec:
         """The model of the dials. Raises ValueError for an impossible shape."""
         if self.model.value != FREE:
             return replace(PRESETS[self.model.value], seq=self.seq.value)
-        shape = (box.value for box in self.boxes)
-        return ModelSpec(**dict(zip(_BOXES, shape, strict=True)), seq=self.seq.value)
+        shape = {field: getattr(self, name).value for field, name in _BOXES.items()}
+        return ModelSpec(**shape, seq=self.seq.value)
 
     @property
     def plan(self) -> Plan:
@@ -328,11 +316,11 @@ class MemoryExplorer(Explorer):
         if not isinstance(model, ModelSpec):
             seq = PRESETS[model].seq if model in PRESETS else self.seq.value
             return self._set(values | {"model": model, "seq": seq})
-        shape = [getattr(model, name) for name in _BOXES]
-        if model != ModelSpec(**dict(zip(_BOXES, shape, strict=True)), seq=model.seq):
+        shape = {field: getattr(model, field) for field in _BOXES}
+        if model != ModelSpec(**shape, seq=model.seq):
             raise ValueError(f"the number boxes describe a GPT as ModelSpec does by default; this is {model}")
-        boxes = zip(self.boxes, shape, strict=True)
-        return self._set(values | {"model": FREE, "seq": model.seq}, boxes)
+        boxes = {name: shape[field] for field, name in _BOXES.items()}
+        return self._set(values | {"model": FREE, "seq": model.seq} | boxes)
 
     def lay_over(self, plan: Plan, measured: Mapping[str, MemoryBreakdown]) -> MemoryExplorer:
         """Store what was measured with the dials' model under `plan`, to draw it while the dials have that plan."""
@@ -340,14 +328,12 @@ class MemoryExplorer(Explorer):
         self._draw()
         return self
 
-    def _set(self, values: Mapping[str, object], boxes: Iterable[tuple[ipywidgets.IntText, int]] = ()) -> None:
-        """Set dials, by name, and number boxes, and draw once."""
+    def _set(self, values: Mapping[str, object]) -> None:
+        """Set dials and number boxes, by name, and draw once."""
         self._is_paused = True
         try:
             for name, value in values.items():
-                _set_dial(getattr(self, name), value)
-            for box, number in boxes:
-                box.value = number
+                _set_control(getattr(self, name), value)
         finally:
             self._is_paused = False
         self._draw()
@@ -357,23 +343,22 @@ class MemoryExplorer(Explorer):
         if self.advice.suggested:
             self._set(_fields(self.advice.suggested))
 
-    def _draw(self, change: object = None) -> None:
+    def _draw(self, turned: Control | None = None) -> None:
         """Bring the other dials in line with the one that was turned, which draws again, or else draw."""
         if self._is_paused:
             return
-        changed = getattr(change, "owner", None)  # the dial that was turned, if one was
-        if changed is self.example and self.example.value:
+        if turned is self.example and self.example.value:
             return self.show(*EXAMPLES[self.example.value])
-        if changed is self.model and self.model.value != FREE:
+        if turned is self.model and self.model.value != FREE:
             return self._set({"example": "", "seq": PRESETS[self.model.value].seq})
-        if changed in self.dials and self.example.value:  # the dials show no example any more
+        if turned in self.dials and self.example.value:  # the dials show no example any more
             return self._set({"example": ""})
         for box in self.boxes:
-            box.layout.display = "" if self.model.value == FREE else "none"
-        super()._draw(change)
+            box.is_shown = self.model.value == FREE
         self.make_it_fit.disabled = True
         with suppress(ValueError):  # a plan that cannot split the model has no advice; Explorer shows the message
             self.make_it_fit.disabled = not self.advice.changes
+        super()._draw(turned)
 
 
 def _fields(plan: Plan) -> dict[str, object]:
@@ -388,11 +373,12 @@ def _checked_plan(plan: Plan) -> Plan:
     return plan
 
 
-def _set_dial(widget: ipywidgets.Widget, value: object) -> None:
-    """Set a dial; a number that it does not offer becomes one more of its options, which are (text, value)."""
-    if value not in [known for _, known in widget.options]:
-        widget.options = sorted([*widget.options, (str(value), value)], key=lambda option: option[1])
-    widget.value = value
+def _set_control(control: Dial | NumberBox, value: object) -> None:
+    """Set a control; a number that a dial does not offer becomes one more of its options, which are (text, value)."""
+    if isinstance(control, Dial) and value not in [known for _, known in control.options]:
+        options = sorted([*control.options, (str(value), value)], key=lambda option: option[1])
+        control.offer(options, value)
+    control.value = value
 
 
 def _name_with_size(key: str) -> str:
@@ -404,16 +390,3 @@ def _name_with_size(key: str) -> str:
 def _model_name(key: str) -> str:
     """The name of a model."""
     return words("dial.own") if key == FREE else MODEL_NAMES[key]
-
-
-def _row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:
-    """The widgets beside each other; on a narrow page they wrap."""
-    return ipywidgets.HBox(widgets, layout={"flex_flow": "row wrap"})
-
-
-def _column(heading: str, dials: Sequence[ipywidgets.Widget]) -> ipywidgets.VBox:
-    """The dials below each other, under a heading."""
-    for each in dials:
-        each.layout.width, each.style.description_width = f"{_COLUMN - 6}px", f"{_LABEL}px"
-    title = f'<b style="font-size:13px;margin-left:8px">{heading}</b>'
-    return ipywidgets.VBox([ipywidgets.HTML(title), *dials], layout={"width": f"{_COLUMN}px"})

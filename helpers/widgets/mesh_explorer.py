@@ -26,8 +26,8 @@ from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.specs.hardware import INTRA
 from helpers.specs.mesh import Mesh
-from helpers.widgets.dials import choice, dial
-from helpers.widgets.explorer import Explorer, Picks, Rows
+from helpers.widgets.controls import Control, Picks, choice, dial
+from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
 from helpers.widgets.strategy_explorer import cluster_of
 
@@ -47,6 +47,7 @@ class MeshExplorer(Explorer):
     """
 
     TEXT = "[widget] MeshExplorer: pp, dp, tp and ZeRO on nodes of GPUs, the groups of a rank, bytes by axis, memory"
+    STRETCHES_DIALS = True
 
     def __init__(
         self, model: str = "llama3-8b", *, dp: int = 2, pp: int = 2, tp: int = 2, zero: int = 0, sequences: int = 64,
@@ -65,7 +66,6 @@ class MeshExplorer(Explorer):
         self._last_axis = "dp"  # the axis whose dial was turned last; advice on too many ranks is about it
         dials = (self.model, self.sequences, self.dp, self.pp, self.tp, self.zero, self.gpus_per_node, self.rank)
         super().__init__(dials, controls=(Picks(self._choose_rank),))  # Picks makes the picture's ranks clickable
-        self._stretch_dials()
 
     @property
     def plan(self) -> Plan:
@@ -172,18 +172,17 @@ class MeshExplorer(Explorer):
         if rank.isdecimal() and int(rank) < MOST_RANKS:
             self.rank.value = int(rank)
 
-    def _draw(self, change: object = None) -> None:
+    def _draw(self, turned: Control | None = None) -> None:
         """First note which axis was turned, and move the rank into the mesh where it lies outside."""
-        owner = getattr(change, "owner", None)  # the dial that was turned, if one was
-        if owner in (self.dp, self.pp, self.tp):
-            self._last_axis = owner.description
+        if turned in (self.dp, self.pp, self.tp):
+            self._last_axis = turned.description
         # The dial keeps all its options: in a browser, the key End goes to the end with which it was created.
         with suppress(ValueError):  # an invalid plan; Explorer shows the message
             last = self.plan.world_size - 1
             if self.rank.value > last:
                 self.rank.value = last  # this draws again
                 return
-        super()._draw(change)
+        super()._draw(turned)
 
 
 def _range_text(numbers: list[int]) -> str:

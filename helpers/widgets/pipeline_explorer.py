@@ -21,7 +21,7 @@ from helpers.predict.time.pipeline import held_activations, simulate
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import Timeline
 from helpers.schedules import ORDERS, Schedule, interleaved
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import choice, dial
 from helpers.widgets.explorer import RunButton, SteppedExplorer
 
 words = book("timelines").section("pipeline")  # the texts that are shown, by name: learner/words/timelines.yaml

@@ -18,7 +18,7 @@ from helpers.draw.chapters.amp import percent, scale_text, values_word
 from helpers.learner.words import book
 from helpers.predict.precision import NUMBER_FORMATS, SCALES, Survival, best_scale, recorded_magnitudes, surviving
 from helpers.records import Magnitudes
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 
 words = book("precision")  # what a reader sees, by name, in the learner's language: learner/words/precision.yaml

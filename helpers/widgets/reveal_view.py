@@ -28,7 +28,7 @@ from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.guesses.storage import StoredGuess, is_off, is_unattended, kernel_guesses
 from helpers.learner.hooks import FOLDED, WIDGET_VIEW
 from helpers.learner.words import Words, use_language
-from helpers.widgets.explorer import Explorer, with_sentence
+from helpers.widgets.explorer import Explorer, ShownByWidget, with_sentence
 from helpers.widgets.guess_view import error_sentence, known_declaration, value_text, words  # words: guess.yaml
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
@@ -234,6 +234,8 @@ class RevealView(SavedWidget, ipywidgets.VBox):
 
 def live_widget(shown: Any) -> ipywidgets.Widget:
     """The evidence as a widget for a running notebook. What is of an unknown kind is shown as its text."""
+    if isinstance(shown, ShownByWidget):
+        return shown.widget
     if isinstance(shown, ipywidgets.Widget):
         return shown
     if isinstance(shown, Picture):

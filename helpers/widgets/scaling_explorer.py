@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-import ipywidgets
-
 from helpers.draw.chapters.fault_tolerance import duration_text
 from helpers.draw.chapters.scaling import speedup_scene
 from helpers.draw.scene import Scene, stacked_scene
@@ -32,11 +30,10 @@ from helpers.predict.scaling.laws import points_of
 from helpers.predict.time.step import StepTime
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, PRESETS, Cluster, Plan
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import Button, Control, choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
 from helpers.widgets.strategy_explorer import NETWORKS, cluster_of, network_text
-from helpers.widgets.view import button
 
 COUNTS = tuple(2**n for n in range(15))  # of GPUs, and of sequences
 # Tokens of the whole training, by the text on the dial.
@@ -74,8 +71,7 @@ class ScalingExplorer(Explorer):
         self.cp = dial([2**n for n in range(7)], cp, "CP", tooltip=words("cp"))
         self.zero = dial((0, 1, 2, 3), zero, "ZeRO", tooltip=words("zero"))
         self.recompute = dial(Plan.KNOWN["recompute"], recompute, words("recompute"), tooltip=words("again"))
-        self.planner = button(self._apply_planner, words("planner"), tooltip=words("planner_tip"))
-        self.planner.layout = ipywidgets.Layout(width="auto", max_width="348px", margin="2px 14px")
+        self.planner = Button(self._apply_planner, words("planner"), tooltip=words("planner_tip"), is_wide=True)
         self._is_paused = False  # True while several dials are set, so that the picture is drawn once, at the end
         cluster = (self.model, self.gpu, self.network, self.gpus, self.batch, self.tokens)
         super().__init__((*cluster, self.tp, self.pp, self.cp, self.zero, self.recompute), controls=(self.planner,))
@@ -172,6 +168,7 @@ class ScalingExplorer(Explorer):
     def _apply_planner(self) -> None:
         """Set the dials to the planner's plan for these GPUs and this batch; leave them where no plan fits."""
         self.planner.disabled, self.planner.description = True, words("searches")
+        self._show()
         cluster = _cluster(self.gpu.value, self.network.value, self.gpus.value)
         try:
             chosen = advise(PRESETS[self.model.value], cluster, global_batch=self.batch.value).chosen
@@ -183,14 +180,14 @@ class ScalingExplorer(Explorer):
             for name in LAYOUT:
                 getattr(self, name).value = getattr(chosen.plan, name)
         self._is_paused = False
-        self._draw()
         self.planner.description = words("planner" if fits else "hopeless")  # that no plan fits
+        super()._draw()  # and not self._draw(), which would remove what the button says
 
-    def _draw(self, change: object = None) -> None:
+    def _draw(self, turned: Control | None = None) -> None:
         """Draw, unless several dials are being set; the button then offers the planner again."""
         if not self._is_paused:
-            super()._draw(change)
             self.planner.description = words("planner")
+            super()._draw(turned)
 
 
 @lru_cache(maxsize=4096)  # each picture needs up to 15 of them, one per number of GPUs

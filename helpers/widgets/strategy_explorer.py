@@ -16,8 +16,6 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-import ipywidgets
-
 from helpers.draw.chapters.strategies import strategies_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book, language, use_language
@@ -25,10 +23,9 @@ from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.advise import Advice, advise
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
 from helpers.specs.hardware import INTRA
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
-from helpers.widgets.view import style_sheet
 
 words = book("advice")  # what a reader sees, by name, in the learner's language: learner/words/advice.yaml
 
@@ -68,6 +65,7 @@ class StrategyExplorer(Explorer):
     """
 
     TEXT = "[widget] StrategyExplorer: which strategy trains a model on a cluster, and why the others are left out"
+    STYLE_SHEET = "strategy"
 
     def __init__(
         self, model: str = "llama3-70b", gpu: str = "H100", *, gpus_per_node: int = 8, nodes: int = 4,
@@ -81,11 +79,8 @@ class StrategyExplorer(Explorer):
         self.network = dial(NETWORKS, network, words("dial.network"), label=network_text, tooltip=words("dial.cards"))
         self.batch = dial([2**n for n in range(15)], 512, words("dial.batch"), tooltip=words("dial.sequences"))
         for slider in (self.gpus_per_node, self.nodes, self.network, self.batch):
-            slider.continuous_update = False  # an advice can take a second, so only where the slider is let go
-        self._print = ipywidgets.HTML()  # the link to the page
+            slider.is_live = False  # an advice can take a second, so only where the slider is let go
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
-        self.children = (*self.children, self._print, style_sheet("strategy"))
-        self.add_class("rr-strategy")
 
     @property
     def cluster(self) -> Cluster:
@@ -120,15 +115,13 @@ class StrategyExplorer(Explorer):
         """Write the page to print. Returns its path."""
         return self.advice.page(path)
 
-    def _draw(self, change: object = None) -> None:
-        """Draw, and renew the page behind the link."""
-        super()._draw(change)
-        link = ""
-        # ValueError: a batch that cannot be divided; Explorer shows the message. The language is looked up only once.
-        with suppress(ValueError), use_language(language()):
+    @property
+    def footer(self) -> str:
+        """A link to the page to print, as HTML; "" for a batch that cannot be divided."""
+        with suppress(ValueError), use_language(language()):  # looks the language up only once
             page = b64encode(advice_page.page(self.advice).encode()).decode()
-            link = _PAGE_LINK.format(page=page, print=words("dial.print"))
-        self._print.value = link
+            return _PAGE_LINK.format(page=page, print=words("dial.print"))
+        return ""
 
 
 @lru_cache(maxsize=32)  # sentence, picture, table and page all need it; lang: its texts differ by language

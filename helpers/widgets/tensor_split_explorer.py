@@ -9,8 +9,6 @@ keeps TEXT and a picture.
 
 from __future__ import annotations
 
-import ipywidgets
-
 from helpers.draw.chapters.tensor_parallel import tensor_split_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
@@ -18,7 +16,7 @@ from helpers.predict.by_hand.tensor_split import CUTS, FORWARD, RANKS, Operation
 from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, LINKS
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import Control, Dial, choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 
 words = book("tensor_split")  # what a reader sees, by name, in the learner's language: learner/words/tensor_split.yaml
@@ -49,10 +47,8 @@ class TensorSplitExplorer(Explorer):
         self.sequence = dial(switch, sequence_parallel, words("sequence"), tooltip=words("tokens"))
         self.link = dial(tuple(LINKS), "NVLink 4", words("link"), tooltip=words("between"))
         self.hidden = dial(HIDDEN, 4_096, words("hidden"), label="{:,}".format, tooltip=words("numbers"))
-        self.look = ipywidgets.ToggleButtons(options=self._pass_options, layout=ipywidgets.Layout(margin="4px 12px"))
-        self.look.style.button_width = "150px"
-        self.cut.observe(self._offer_passes, names="value")
-        self.look.observe(self._draw, names="value")
+        self.look = Dial(self._pass_options, FORWARD, style="buttons")
+        self.cut.observe(self._offer_passes)
         super().__init__((self.cut, self.ranks, self.sequence, self.link, self.hidden), controls=[self.look])
 
     @property
@@ -119,12 +115,9 @@ class TensorSplitExplorer(Explorer):
         """The passes of the layer, by their names in words."""
         return tuple((words(f"pass.{name}"), name) for name in self.passes)
 
-    def _offer_passes(self, change: object) -> None:
+    def _offer_passes(self, turned: Control) -> None:
         """Offer the new layer's passes and keep the current one if possible. An embedding has no input gradient."""
-        if self._pass_options != self.look.options:
-            keep = self.look.value if self.look.value in self.passes else FORWARD
-            self.look.options = self._pass_options
-            self.look.value = keep
+        self.look.offer(self._pass_options, self.look.value if self.look.value in self.passes else FORWARD)
 
     def _bytes(self, operation: Operation) -> int:
         """The bytes of a collective in the layer of real size."""

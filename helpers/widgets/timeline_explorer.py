@@ -5,9 +5,9 @@ communication) and a kind ("forward"), which is its colour. A Timeline may also 
 holds over time.
 
 Python sends the spans as binary arrays (`encode`), the palette, the units and the words. All interaction happens in the
-browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy. 20,000 spans are a few arrays and
-not 20,000 objects. The type codes "d", "I" and "B" of `array` are Float64, Uint32 and Uint8 in JavaScript. The bytes
-are little-endian, as on every machine that a browser runs on.
+browser (`static/timeline_explorer.js`, which `timeline_view.py` brings into a notebook), so that it goes on while the
+kernel is busy. 20,000 spans are a few arrays and not 20,000 objects. The type codes "d", "I" and "B" of `array` are
+Float64, Uint32 and Uint8 in JavaScript. The bytes are little-endian, as on every machine that a browser runs on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
-
-import anywidget
-import traitlets
+from typing import TYPE_CHECKING, Any
 
 from helpers.draw import Scene, timeline_scene
 from helpers.draw.palette import (
@@ -36,18 +33,20 @@ from helpers.draw.palette import (
     kind_word,
 )
 from helpers.draw.palette import words as picture_words  # texts by name: learner/words/draw.yaml
-from helpers.draw.picture import STYLE
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.learner.words import book
 from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
-from helpers.widgets.explorer import with_sentence
-from helpers.widgets.view import STATIC, SavedWidget
+from helpers.widgets.explorer import ShownByWidget, with_sentence
+
+if TYPE_CHECKING:
+    import ipywidgets
 
 words = book("timelines").section("viewer")  # the texts that are shown, by name: learner/words/timelines.yaml
+SHARED = ("playhead", "selected_rank", "zoom")  # attributes that the learner changes in the browser, and a cell here
 
 
-class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
+class TimelineExplorer(ShownByWidget):
     """Any Timelines, predicted, emulated or recorded, one above the other on one axis that starts at 0.
 
     A timeline may also be the text that `Timeline.to_json` wrote. Instead of bad input, a message is shown. Without a
@@ -56,29 +55,32 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
     """
 
     TEXT = "[widget] TimelineExplorer: zoom, hover over spans, move the play head and see what each rank does and holds"
-    # anywidget takes one JavaScript module, so the two files are joined.
-    _esm = "\n".join((STATIC / f"timeline_{name}.js").read_text(encoding="utf-8") for name in ("picture", "explorer"))
-    _css = STYLE + (STATIC / "timeline_explorer.css").read_text(encoding="utf-8")
-
-    # sync=True: the browser has each of these too, and both sides see a change.
-    data = traitlets.Dict().tag(sync=True)
-    error = traitlets.Unicode().tag(sync=True)
-    playhead = traitlets.Float(0.0).tag(sync=True)
-    selected_rank = traitlets.Int(0).tag(sync=True)
-    zoom = traitlets.Tuple(traitlets.Float(), traitlets.Float(), default_value=(0.0, 0.0)).tag(sync=True)
 
     def __init__(self, *timelines: Timeline | str | dict, title: str = "") -> None:
         self.timelines: tuple[Timeline, ...] = ()
         self._title = title
+        self.error, self.data = "", {}  # what is wrong with the input, and all that the front end needs
+        self.playhead, self.selected_rank, self.zoom = 0.0, 0, (0.0, 0.0)
         try:
             self.timelines = _checked_timelines(timelines)
         except ValueError as error:
-            super().__init__(error=str(error))
+            self.error = str(error)
             return
         longest = max(timeline.duration for timeline in self.timelines) or 1e-9  # never 0, since it is divided by
         self.title = title or shared_title(list(self.timelines))
-        first_rank = min(rank for timeline in self.timelines for rank in timeline.ranks)
-        super().__init__(data=self._data(longest), zoom=(0.0, longest), selected_rank=first_rank)
+        self.selected_rank = min(rank for timeline in self.timelines for rank in timeline.ranks)
+        self.data, self.zoom = self._data(longest), (0.0, longest)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Let the widget, where there is one, have the same play head, rank and zoom."""
+        super().__setattr__(name, value)
+        if name in SHARED and self._widget is not None:
+            setattr(self._widget, name, value)
+
+    def _make_widget(self) -> ipywidgets.Widget:
+        from helpers.widgets.timeline_view import TimelineView
+
+        return TimelineView(self)
 
     def _data(self, longest: float) -> dict[str, Any]:
         """All that the front end needs. Colours and units are sent, so that the JavaScript does not repeat them."""

@@ -23,7 +23,7 @@ from helpers.draw.scene import Scene
 from helpers.draw.timelines import trace_scene
 from helpers.learner.words import book
 from helpers.quantities.units import format_seconds
-from helpers.widgets.dials import dial
+from helpers.widgets.controls import dial
 from helpers.widgets.explorer import Explorer, Rows
 
 trace_words = book("traces")  # what a reader sees, by name, in the learner's language: learner/words/traces.yaml
@@ -43,6 +43,7 @@ class TraceExplorer(Explorer):
     """
 
     TEXT = "[widget] TraceExplorer: a run's traces step by step, rank by rank, in lanes; who waits for whom, how long"
+    STRETCHES_DIALS = True
 
     def __init__(
         self, trace: TraceRun | str | Path | None = None, *, ranks: Sequence[int] = (), step: int | None = None
@@ -69,7 +70,6 @@ class TraceExplorer(Explorer):
         self.stretch = dial(parts, 1, words("stretch"), tooltip=words("how_much"))
         self.begins = dial(BEGINNINGS, 0.0, words("begins"), label="{:.0%}".format, tooltip=words("where"))
         super().__init__((self.step, self.stretch, self.begins))
-        self._stretch_dials()
 
     def _default_ranks(self, straggler: int | None) -> tuple[int, ...]:
         """The first ranks; the one that is waited for takes the place of the last of them."""

@@ -6,7 +6,7 @@ Scene is a picture as plain data, from which helpers.draw makes SVG or PNG.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from helpers.draw.png import png_language
 from helpers.draw.scene import Scene
 from helpers.learner.hooks import OURS, WIDGET_VIEW
 from helpers.learner.words import use_language
+from helpers.widgets.controls import choice
 
 STATIC = Path(__file__).parent / "static"
+DIAL_WIDTH = 360  # pixels of a dial, so that two fit beside each other on a notebook's 800
+_MARGINS = 12  # pixels that ipywidgets adds beside a dial and its readout
 
 
 class SavedWidget:
@@ -88,6 +91,21 @@ def button(
     made = ipywidgets.Button(description=description, button_style=style, tooltip=tooltip, layout=layout)
     made.on_click(lambda _: act())
     return made
+
+
+def dial_widget(kind: Callable[..., ipywidgets.Widget], **traits: Any) -> Any:
+    """A slider or a list, of the class `kind`, as wide as all dials are. On a page narrower than that it shrinks."""
+    return kind(
+        layout=ipywidgets.Layout(width=f"{DIAL_WIDTH}px", max_width=f"calc(100% - {_MARGINS}px)"),
+        style={"description_width": "initial"},
+        **traits,
+    )
+
+
+def dropdown(options: Sequence[tuple[str, Any]], value: Any, description: str) -> ipywidgets.Dropdown:
+    """A drop-down list of pairs (text, value). Raises ValueError when `value` is not among them."""
+    dial = choice(options, value, description)  # raises the ValueError
+    return dial_widget(ipywidgets.Dropdown, options=dial.options, value=value, description=description)
 
 
 def row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:

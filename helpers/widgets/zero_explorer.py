@@ -30,7 +30,7 @@ from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MemoryBreakdown
 from helpers.specs import LINKS, Plan
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import choice, dial
 from helpers.widgets.explorer import Rows, SteppedExplorer
 
 # Values of the dials: billions of parameters, and numbers of ranks.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import ipywidgets
 import pytest
 
 from helpers import widgets
@@ -39,13 +38,13 @@ CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
 CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")'}
 CELLS |= {"runs": "OverlapExplorer(run=run)"}
 COUNTED = """explorer, drawn = StrategyExplorer(), []
-explorer.html.observe(lambda _: drawn.append(explorer.nodes.value), names="value")
+explorer.widget.html.observe(lambda _: drawn.append(explorer.nodes.value), names="value")
 explorer"""
 # Its pictures wait while the slider is in the hand: the test makes the file when it lets go.
 SLOW = """import time
 from pathlib import Path
 from helpers.draw import Scene
-from helpers.widgets.dials import dial
+from helpers.widgets.controls import dial
 from helpers.widgets.explorer import Explorer
 
 drawn, let_go = [], Path("let_go")
@@ -128,7 +127,7 @@ def there_and_back(dial) -> list[str]:
     The arrows of a closed list belong to JupyterLab (they choose a cell), so a list is opened with Space first.
     """
     keys = ["ArrowRight", "ArrowLeft"]
-    if isinstance(dial, ipywidgets.Dropdown):
+    if dial.kind == "list":
         keys = ["Space ArrowDown Enter", "Space ArrowUp Enter"]
     return keys[::-1] if dial.index == len(dial.options) - 1 else keys
 

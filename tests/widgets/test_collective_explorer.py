@@ -40,7 +40,7 @@ def test_the_last_step_has_taken_all_of_the_time(explorer, collective, algorithm
         explorer.ranks.value = n
         explorer.step.value = explorer.step.max
         whole, so_far = explorer.sentence.split("Time so far: ")[1].rstrip(".").split(" of ")
-        assert whole == so_far and f"on {n} ranks" in explorer.html.value
+        assert whole == so_far and f"on {n} ranks" in explorer.widget.html.value
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_collective_offers_its_own_algorithms_and_keeps_one_that_both_know(exp
     explorer.collective.value = "broadcast"
     assert explorer.algorithm.value == "tree" and len(explorer.algorithm.options) == 1
     explorer.collective.value = "all_gather"
-    assert explorer.algorithm.value == "ring" and "all-gather on 4 ranks by ring" in explorer.html.value.lower()
+    assert explorer.algorithm.value == "ring" and "all-gather on 4 ranks by ring" in explorer.widget.html.value.lower()
     explorer.collective.value = "all_reduce"
     assert [by for _, by in explorer.algorithm.options] == ["ring", "tree", "halving_doubling"]
 

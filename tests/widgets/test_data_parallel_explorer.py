@@ -69,10 +69,10 @@ def test_a_bucket_in_the_middle_hides_most():
 )
 def test_every_dial_moves_the_exposed_time(dial, value, grows):
     explorer = OverlapExplorer()
-    before, html = exposed(explorer), explorer.html.value
+    before, html = exposed(explorer), explorer.widget.html.value
     getattr(explorer, dial).value = value
     assert (exposed(explorer) > before) == grows and exposed(explorer) != before
-    assert explorer.html.value != html
+    assert explorer.widget.html.value != html
 
 
 def test_the_sentence_says_what_is_exposed():
@@ -113,7 +113,7 @@ def panels(explorer):
 
 def test_without_run_there_is_no_button_and_nothing_to_run():
     explorer = OverlapExplorer()
-    assert explorer.button not in explorer.children
+    assert explorer.button not in explorer.controls
     with pytest.raises(ValueError, match="nothing to run; give it run="):
         explorer.run_now()
 
@@ -128,7 +128,7 @@ def test_the_button_runs_the_dials_as_they_stand_and_the_run_stands_below():
     assert options["link"].bandwidth == 25e9 / 8 and options["world_size"] == 2
     assert (options["bucket_cap_mb"], options["first_bucket_mb"]) == (5, 1)
     assert panels(explorer) == ["predicted", "emulated on this machine"]
-    assert "emulated on this machine" in explorer.html.value
+    assert "emulated on this machine" in explorer.widget.html.value
 
 
 def test_the_sentence_and_the_table_compare():
@@ -137,7 +137,7 @@ def test_the_sentence_and_the_table_compare():
     table = {row["one step"]: (row["predicted"], row["emulated"]) for row in explorer.rows}
     assert table["exposed communication"] == ("32.4 ms", "64.8 ms")
     assert table["messages"] == ("3", "3") and table["payload"] == ("42.8 MB", "42.8 MB")
-    assert "64.8 ms" in explorer.text and "64.8 ms" in explorer.table.value
+    assert "64.8 ms" in explorer.text and "64.8 ms" in explorer.widget.table.value
 
 
 def test_a_run_belongs_to_its_setting():
@@ -173,11 +173,12 @@ def refuse(*args, **options):
 )
 def test_what_goes_wrong_in_a_run_is_told_and_the_prediction_stays(run, says):
     explorer = OverlapExplorer(run=run).run_now()
-    assert says in explorer.notice.value and "white-space:pre-wrap" in explorer.notice.value
-    assert 'role="alert"' in explorer.notice.value and explorer.failure in explorer.text
+    notice = explorer.widget.widget_of(explorer.notice)
+    assert says in notice.value and "white-space:pre-wrap" in notice.value
+    assert 'role="alert"' in notice.value and explorer.failure in explorer.text
     assert panels(explorer) == ["predicted"] and not explorer.button.disabled
     explorer.bucket.value = "1 MiB"
-    assert explorer.notice.value == ""
+    assert notice.value == ""
 
 
 def test_of_many_ranks_that_ran_four_are_shown():

@@ -45,23 +45,23 @@ def check(widget: object) -> None:
     assert text and not NO_NUMBER.search(text)
     if not isinstance(widget, Explorer):
         return  # the viewer draws in the browser; its own test looks at what it sends
-    shown = ElementTree.fromstring(f"<div>{widget.html.value}</div>")
+    shown = ElementTree.fromstring(f"<div>{widget.widget.html.value}</div>")
     pictures = [element for element in shown if element.tag.endswith("svg")]
     (said,) = shown.findall("p")
     assert (said.get("role") == "alert") == (not pictures)
     assert said.text == text.splitlines()[0]
     assert all(picture.get("role") in ("img", "group") for picture in pictures)  # group: its parts can be clicked
-    table = ElementTree.fromstring(widget.table.value or "<table/>")
+    table = ElementTree.fromstring(widget.widget.table.value or "<table/>")
     assert len({len(row) for row in table.iter("tr")}) <= 1 and bool(pictures) >= bool(len(table))
 
 
 def test_every_dial_moves_to_both_ends_from_where_it_starts_and_changes_the_picture(widget):
     for dial in getattr(widget, "dials", ()):
-        start, seen = dial.value, {widget.html.value}
+        start, seen = dial.value, {widget.widget.html.value}
         for value in ends(dial):
             dial.value = value
             check(widget)
-            seen.add(widget.html.value)
+            seen.add(widget.widget.html.value)
         dial.value = start
         assert len(seen) > 1 or dial.description in IDLE_AT_THE_START, dial.description
 
@@ -137,7 +137,7 @@ REFUSED = [  # an explorer, what its dials are set to, and the sentence
 @pytest.mark.parametrize(("name", "settings", "sentence"), REFUSED)
 def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(name, settings, sentence):
     shown = turned(make(name), **settings)
-    assert sentence in shown.text and 'role="alert"' in shown.html.value
+    assert sentence in shown.text and 'role="alert"' in shown.widget.html.value
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from helpers.draw import Label, Rect, Scene
-from helpers.widgets.dials import choice, dial
+from helpers.widgets.controls import choice, dial
 from helpers.widgets.explorer import Explorer, SteppedExplorer
 from tests.draw.scenes import box_of
 
@@ -50,14 +50,15 @@ def png_size(explorer):
 
 def test_a_bad_setting_shows_its_sentence_and_the_next_good_one_brings_the_picture_back(explorer):
     explorer.length.value = 3
-    said, last = ElementTree.fromstring(f"<div>{explorer.html.value}</div>")
+    said, last = ElementTree.fromstring(f"<div>{explorer.widget.html.value}</div>")
     assert said.get("role") == "alert" and said.text == "3 MB & more do not divide by 2; take 2 MB"
     assert last.get("inert") is not None and len(last) == 1, "the picture of 2 MB, pale"
-    assert explorer.text == "3 MB & more do not divide by 2; take 2 MB" and explorer.table.value == ""
-    assert explorer.length in explorer.children[0].children
+    assert explorer.text == "3 MB & more do not divide by 2; take 2 MB" and explorer.widget.table.value == ""
+    assert explorer.widget.widget_of(explorer.length) in explorer.widget.children[0].children
     explorer.length.value = 4
-    assert explorer.html.value.startswith("<p") and "<svg" in explorer.html.value and "<table" in explorer.table.value
-    assert not any(word in explorer.html.value for word in ("alert", "inert"))
+    html = explorer.widget.html.value
+    assert html.startswith("<p") and "<svg" in html and "<table" in explorer.widget.table.value
+    assert not any(word in html for word in ("alert", "inert"))
 
 
 def test_an_explorer_may_start_in_a_bad_setting(explorer):
@@ -88,7 +89,7 @@ def test_a_long_sentence_stays_inside_the_saved_picture(explorer):
 
 
 def test_the_table_is_escaped_and_says_which_header_is_whose(explorer):
-    table = ElementTree.fromstring(explorer.table.value)
+    table = ElementTree.fromstring(explorer.widget.table.value)
     assert [cell.get("scope") for cell in table.iter("th")] == ["col", "col", "row", "row"]
     assert [cell.text for cell in table.iter("td")] == ["1 MB", "2 MB"]
     assert explorer.text.splitlines() == ["half is 1 MB", "what      size", "half <1>  1 MB", "whole     2 MB"]
@@ -99,14 +100,14 @@ def test_without_rows_there_is_no_fold():
         rows = ()
 
     bare = Bare()
-    assert bare.table.value == "" and bare._fold.layout.display == "none" and bare.text == "half is 1 MB"
+    assert bare.widget.table.value == "" and bare.widget._fold.layout.display == "none" and bare.text == "half is 1 MB"
 
 
 def test_only_what_changed_is_sent(explorer):
     sent = []
-    explorer.html.observe(lambda change: sent.append("picture"), names="value")
-    explorer.table.observe(lambda change: sent.append("table"), names="value")
-    explorer._fold.observe(lambda change: sent.append("fold"), names="value")
+    explorer.widget.html.observe(lambda change: sent.append("picture"), names="value")
+    explorer.widget.table.observe(lambda change: sent.append("table"), names="value")
+    explorer.widget._fold.observe(lambda change: sent.append("fold"), names="value")
     explorer.dials[1].value = "b"
     assert sent == []
     explorer.length.value = 4
@@ -117,12 +118,12 @@ def test_the_page_below_never_moves_up(explorer):
     heights = []
     for value in (8, 3, 2):
         explorer.length.value = value
-        heights.append(explorer.html.layout.min_height)
+        heights.append(explorer.widget.html.layout.min_height)
     assert set(heights) == {"calc(64px + min(200px, 20.0cqw))"}
 
 
 def test_all_labels_get_the_width_of_the_longest(explorer):
-    widths = {each.style.description_width for each in explorer.dials}
+    widths = {explorer.widget.widget_of(each).style.description_width for each in explorer.dials}
     assert len(widths) == 1 and float(widths.pop().removesuffix("px")) >= 18 * 5
 
 
@@ -134,7 +135,7 @@ def test_a_dial_starts_at_one_of_its_options():
 
 
 def test_a_dial_without_a_tooltip_shows_its_name(explorer):
-    assert [each.tooltip for each in explorer.dials] == ["length", "a much longer name"]
+    assert [explorer.widget.widget_of(each).tooltip for each in explorer.dials] == ["length", "a much longer name"]
 
 
 class Countdown(SteppedExplorer):
@@ -171,12 +172,12 @@ def test_each_step_draws(countdown):
     for step in range(1, countdown.num_steps + 1):
         countdown.step.value = step
         seen.append(countdown.sentence)
-        assert f"{countdown.sentence}</p>" in countdown.html.value
+        assert f"{countdown.sentence}</p>" in countdown.widget.html.value
     assert seen == ["4 left", "3 left", "2 left", "1 left", "0 left"]
 
 
 def test_the_buttons_stop_at_both_ends(countdown):
-    back, forward = countdown.stepper.children[:2]
+    back, forward = countdown.widget.widget_of(countdown.step).children[:2]
     assert (back.description, forward.description) == ("previous", "next")
     back.click()
     assert countdown.step.value == 1
@@ -190,7 +191,7 @@ def test_the_buttons_stop_at_both_ends(countdown):
 def test_fewer_steps_keep_the_step_inside(countdown):
     countdown.step.value = 4
     countdown.length.value = 2
-    assert countdown.step.value == countdown.step.max == countdown.stepper.play.max == 2
+    assert countdown.step.value == countdown.step.max == countdown.widget.widget_of(countdown.step).play.max == 2
     countdown.length.value = 5
     assert (countdown.step.value, countdown.step.max) == (2, 5)
     countdown.length.value = 0
@@ -200,12 +201,12 @@ def test_fewer_steps_keep_the_step_inside(countdown):
 def test_a_bad_setting_leaves_the_steps_alone(countdown):
     countdown.step.value = 4
     countdown.length.value = -1
-    assert "cannot be counted down" in countdown.html.value and countdown.step.value == 4
+    assert "cannot be counted down" in countdown.widget.html.value and countdown.step.value == 4
     countdown.length.value = 5
-    assert "1 left" in countdown.html.value
+    assert "1 left" in countdown.widget.html.value
 
 
 def test_nothing_plays_by_itself_and_a_step_can_be_read(countdown):
-    play = countdown.stepper.play
+    play = countdown.widget.widget_of(countdown.step).play
     assert not play.playing and not play.repeat and play.interval >= 800
     assert "Play moves the picture" in play.tooltip

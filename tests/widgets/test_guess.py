@@ -218,10 +218,11 @@ def test_explorers_figures_and_other_things_are_shown():
 
     figure, axes = pyplot.subplots()
     axes.set_title("seconds")
-    shown = reveal("77.bytes", ZeroExplorer(), figure, {"a": 1})
+    explorer = ZeroExplorer()
+    shown = reveal("77.bytes", explorer, figure, {"a": 1})
     shown.look()
-    explorer, image, text = shown.body.children
-    assert isinstance(explorer, ZeroExplorer) and 'alt="seconds"' in image.value and "{&#x27;a&#x27;: 1}" in text.value
+    view, image, text = shown.body.children
+    assert view is explorer.widget and 'alt="seconds"' in image.value and "{&#x27;a&#x27;: 1}" in text.value
     assert not pyplot.get_fignums() and shown._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
 
 

@@ -50,16 +50,16 @@ def test_a_model_comes_with_its_own_sequence():
 
 def test_the_boxes_of_a_free_model_are_there_only_then():
     explorer = MemoryExplorer()
-    assert {box.layout.display for box in explorer.boxes} == {"none"}
+    assert {box.is_shown for box in explorer.boxes} == {False}
     explorer.model.value = FREE
-    assert {box.layout.display for box in explorer.boxes} == {""}
+    assert {box.is_shown for box in explorer.boxes} == {True}
     explorer.boxes[0].value = 12
     assert explorer.spec.num_layers == 12
     explorer.boxes[0].value = 0
-    assert 'role="alert"' in explorer.html.value and "num_layers is 0" in explorer.text
+    assert 'role="alert"' in explorer.widget.html.value and "num_layers is 0" in explorer.text
     assert explorer.make_it_fit.disabled
     explorer.show("gpt2", "V100", Plan())
-    assert 'role="alert"' not in explorer.html.value
+    assert 'role="alert"' not in explorer.widget.html.value
 
 
 def test_the_words_say_what_dominates_and_the_smallest_change():
@@ -90,7 +90,7 @@ def test_an_example_sets_every_dial(name):
     explorer.example.value = name
     model, gpu, plan = EXAMPLES[name]
     assert (explorer.model.value, explorer.gpu.value, explorer.plan) == (model, gpu, plan)
-    assert 'role="alert"' not in explorer.html.value and explorer.example.value == name
+    assert 'role="alert"' not in explorer.widget.html.value and explorer.example.value == name
     explorer.optimizer.value = "sgd"
     assert explorer.example.value == ""
 

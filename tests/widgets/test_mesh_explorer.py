@@ -8,7 +8,7 @@ from helpers.quantities.units import format_bytes
 from helpers.specs import PRESETS, Plan
 from helpers.specs.mesh import Mesh
 from helpers.widgets import MeshExplorer
-from helpers.widgets.explorer import Picks
+from helpers.widgets.explorer_view import PicksView
 from tests.draw.scenes import tooltips
 
 
@@ -97,11 +97,11 @@ def test_a_click_on_a_card_chooses_its_rank():
     shown = MeshExplorer()
     picks = [item for item in shown.scene.items if isinstance(item, Rect) and item.pick]
     assert [item.pick for item in picks if item.is_picked] == ["0"] and len(picks) == 8
-    assert 'role="group"' in shown.html.value and shown.html.value.count('tabindex="0"') == 1
-    (listens,) = (child for child in shown.children if isinstance(child, Picks))
+    assert 'role="group"' in shown.widget.html.value and shown.widget.html.value.count('tabindex="0"') == 1
+    (listens,) = (child for child in shown.widget.children if isinstance(child, PicksView))
     for message in ({"pick": "5"}, {"pick": "64"}, {"pick": "one"}, {"pick": 1}, "5"):
         listens._handle_custom_msg(message, [])
-    assert shown.rank.value == 5 and 'data-pick="5" role="button" aria-pressed="true"' in shown.html.value
+    assert shown.rank.value == 5 and 'data-pick="5" role="button" aria-pressed="true"' in shown.widget.html.value
 
 
 def test_what_does_not_fit_is_framed_on_its_card_and_in_the_bar():
@@ -121,4 +121,4 @@ def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
     shown = MeshExplorer()
     end, shown.dp.value = shown.rank.options[-1][1], 8
     shown.rank.value = end
-    assert shown.rank.value == 31 and shown.html.value.count("rank 31 holds")
+    assert shown.rank.value == 31 and shown.widget.html.value.count("rank 31 holds")

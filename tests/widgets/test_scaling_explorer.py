@@ -40,11 +40,11 @@ def test_the_curve_has_every_count_that_fits_and_ends_with_the_batch():
 
 def test_the_button_sets_the_dials_to_a_plan_that_fits_or_says_until_a_dial_moves_that_none_does():
     shown = ScalingExplorer("llama3-8b", gpus=8, batch=64, tp=1, pp=8, zero=0)
-    before = shown.html.value
+    before = shown.widget.html.value
     shown.planner.click()
     plan = shown.estimate.plan
     assert (plan.tp, plan.pp, plan.zero) == (shown.tp.value, shown.pp.value, shown.zero.value) != (1, 8, 0)
-    assert "alert" not in shown.html.value != before
+    assert "alert" not in shown.widget.html.value != before
     shown = ScalingExplorer("llama3-405b", "T4", gpus=8, batch=64)
     shown.planner.click()
     assert shown.planner.description == "Nothing fits here" and not shown.planner.disabled

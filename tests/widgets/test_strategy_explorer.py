@@ -61,13 +61,13 @@ def test_a_node_has_no_more_cards_than_gpus_and_the_network_is_the_nodes():
 
 def test_a_batch_that_nobody_can_divide_has_no_page():
     shown = explorer(model="gpt2", nodes=1024, batch=1)
-    assert not shown.table.value and shown._print.value == ""
+    assert not shown.widget.table.value and shown.footer == ""
     shown.batch.value = 8192
-    assert "A page to print" in shown._print.value
+    assert "A page to print" in shown.footer
 
 
 def test_the_page_to_print_is_the_advice(tmp_path):
     shown = explorer()
     page = shown.page(tmp_path / "page.html").read_bytes()
-    encoded = shown._print.value.split("base64,")[1].split('"')[0]
+    encoded = shown.footer.split("base64,")[1].split('"')[0]
     assert b64decode(encoded) == page and b"Which strategy for llama3-70b on 4 nodes of 8 H100 SXM?" in page

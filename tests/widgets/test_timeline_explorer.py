@@ -14,6 +14,7 @@ from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
 from helpers.specs import Link
 from helpers.widgets import TimelineExplorer
 from helpers.widgets.timeline_explorer import rows_without_overlap
+from helpers.widgets.timeline_view import TimelineView
 
 MIB = 2**20
 STATIC = Path(module.__file__).parent / "static"
@@ -118,7 +119,7 @@ def test_the_front_end_asks_nothing_of_the_network():
         asks = r"https?:|//\w+\.\w+|^\s*import\b|\bimport\(|@import|fetch\(|XMLHttpRequest|WebSocket"
         found = re.findall(asks, text, re.M)
         assert not found, path.name
-    assert "export default" in TimelineExplorer._esm
+    assert "export default" in TimelineView._esm
 
 
 def test_the_play_head_is_read_out():
@@ -136,12 +137,16 @@ def test_the_play_head_is_read_out():
     assert explorer.reading in explorer.text
 
 
-def test_traits_can_be_set_and_are_sent():
+def test_what_the_learner_moves_can_be_set_and_is_sent():
     explorer = TimelineExplorer(step())
     assert explorer.zoom == (0.0, 11.0) and explorer.selected_rank == 0
     explorer.zoom = (2.0, 3.0)
-    state = explorer.get_state(["zoom", "playhead", "selected_rank"])
-    assert state == {"zoom": (2.0, 3.0), "playhead": 0.0, "selected_rank": 0}
+    view = explorer.widget
+    explorer.selected_rank = 1
+    state = view.get_state(["zoom", "playhead", "selected_rank"])
+    assert state == {"zoom": (2.0, 3.0), "playhead": 0.0, "selected_rank": 1}
+    view.set_state({"zoom": [1.0, 2.0], "playhead": 1.5})  # as the browser does
+    assert (explorer.zoom, explorer.playhead) == ((1.0, 2.0), 1.5)
 
 
 def test_the_table_has_a_row_for_every_rank():
@@ -180,7 +185,7 @@ def test_bad_input_shows_a_sentence_in_the_pictures_place(given, sentence):
     with pytest.raises(ValueError, match="."):
         _ = explorer.scene
     assert explorer._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
-    assert 'setAttribute("role", "alert")' in TimelineExplorer._esm
+    assert 'setAttribute("role", "alert")' in TimelineView._esm
 
 
 def test_a_recorded_run_comes_from_a_file():
