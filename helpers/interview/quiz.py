@@ -203,8 +203,8 @@ class Quiz(Talk):
 
     cards: the whole bank where None. topics: names as in `Card.topic`. levels: "junior", "senior", "staff". form:
     "mixed", "folded", "choice" or "number". path: of the progress file. now: returns the time. seed: of the order of
-    options. count: how many questions at most. ahead: whether cards that are not due yet are asked too. Raises
-    ValueError for an unknown topic, level or form.
+    options. count: how many questions at most. ahead: whether cards that are not due yet are asked too. only_due:
+    whether new cards are left out. Raises ValueError for an unknown topic, level or form.
     """
 
     kind = "quiz"
@@ -222,6 +222,7 @@ class Quiz(Talk):
         seed: int | None = None,
         count: int | None = None,
         ahead: bool = False,
+        only_due: bool = False,
     ):
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise ValueError(words("bad_count", language, given=count))
@@ -237,6 +238,8 @@ class Quiz(Talk):
         self._log = ReviewLog(path, language, self._time)
         self.reviews = self._log.read()
         urgent = poorly_guessed(path)
+        if only_due:
+            selected = tuple(card for card in selected if card.id in self.reviews)
         self._queue = list(order_cards(selected, self.reviews, self._time(), ahead=ahead, is_urgent=urgent))
         self._count = count
         self._asked_again: set[str] = set()  # ids of cards

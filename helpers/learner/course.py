@@ -24,6 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from helpers.learner.yaml_file import read_texts
+
 ROOT = Path(__file__).resolve().parents[2]  # the course's folder
 NEEDS_FILE = Path(__file__).with_name("needs.yaml")  # what each chapter needs, and the week before an interview
 STATION = re.compile(r"(?P<short>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
@@ -200,10 +202,7 @@ def _cells_of(path: Path, modified: int) -> list[dict]:
 # -- which chapters a chapter needs ----------------------------------------------------------------------------------
 @functools.cache
 def _needs_file() -> dict:
-    import yaml  # 20 ms, which an import of this module should not cost
-
-    # The base loaders read every value as text, so that chapter 03 does not become the number 3.
-    return yaml.load(NEEDS_FILE.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    return read_texts(NEEDS_FILE)
 
 
 def needs() -> dict[str, tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Reads YAML into Python data and into dataclasses, with errors that name the file, the line and the field.
 
+    read_yaml(path), read_texts(path)  a file as Python data; read_texts reads every value as text
     read_list(path, "terms", Term)     the entries of a file that holds one list, each as a Term
     read_record(Card, fields)          one mapping as a Card
     level: Literal["junior", "senior"]    says what a field may hold; the annotation alone decides how it is read
@@ -9,12 +10,16 @@ a tuple or a dict of these, or `Annotated[type, reader]` with a function (value,
 field with a default may be left out. The dataclass itself checks in `__post_init__` what concerns several fields. In
 every function here, `where` says in which file and line a value stands. YAML is imported when a file is first read,
 because importing this module should cost nothing.
+
+A file that begins with a bracket is read as JSON, which is a subset of YAML. The web edition stores every file so, because
+a browser has no libyaml, and without it PyYAML takes many seconds for the interview cards.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -40,7 +45,12 @@ class Fields(dict):
 
 
 def read_yaml(path: Path) -> Any:
-    """The file as Python data, in which each mapping is a `Fields`. Raises ValueError where the YAML is broken."""
+    """The file as Python data, in which each mapping is a `Fields`. Raises ValueError where the YAML is broken.
+
+    The mappings of a file in JSON know their file, but not their line.
+    """
+    if (document := _read_json(path)) is not None:
+        return document
     import yaml
 
     try:
@@ -55,6 +65,30 @@ def read_yaml(path: Path) -> Any:
         ) from None
 
 
+def read_texts(path: Path) -> Any:
+    """The file as Python data in which every value is a text, so that `on` is no truth value and 03 no number."""
+    if (document := _read_json(path)) is not None:
+        return document
+    import yaml  # 20 ms, which an import of this module should not cost
+
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+
+
+def _read_json(path: Path) -> Any:
+    """The content of a file in JSON; None for another file."""
+    text = path.read_text(encoding="utf-8")
+    if not text.startswith(("{", "[")):
+        return None
+    return json.loads(text, object_hook=functools.partial(_fields, path.name))
+
+
+def _fields(where: str, values: dict | list[tuple]) -> Fields:
+    """A mapping, or its pairs, as `Fields` that stand at `where`."""
+    fields = Fields(values)
+    fields.where = where
+    return fields
+
+
 @functools.cache
 def _loader_class() -> type:
     """A safe loader whose mappings know their line and refuse a field given twice, and which reads 1e-3 as a number."""
@@ -62,8 +96,8 @@ def _loader_class() -> type:
 
     class LoaderWithLines(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's parser is several times faster
         def mapping(self, node: Any) -> Fields:
-            fields = Fields(self.construct_pairs(node, deep=True))
-            fields.where = f"{Path(node.start_mark.name).name} line {node.start_mark.line + 1}"
+            where = f"{Path(node.start_mark.name).name} line {node.start_mark.line + 1}"
+            fields = _fields(where, self.construct_pairs(node, deep=True))
             if len(fields) < len(node.value):
                 raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
             return fields

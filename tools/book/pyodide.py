@@ -9,18 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
+import json
 import tarfile
 import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from helpers.learner.yaml_file import read_texts, read_yaml
+
 VERSION = "314.0.7"
 SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # npm's `integrity`
 ADDRESS = f"https://registry.npmjs.org/pyodide/-/pyodide-{VERSION}.tgz"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-# What the explorers and the quiz import, below helpers/, and the pure libraries that they need.
-PACKAGES = ("draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs", "widgets")
+# What the explorers and the talks import, below helpers/, and the pure libraries that they need.
+PACKAGES = ("commands/broken_jobs", "draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs", "widgets")
 LIBRARIES = ("yaml", "fsrs", "typing_extensions")
 KINDS = {".py", ".yaml", ".css", ".json", ".jsonl", ".csv"}
 
@@ -45,17 +48,27 @@ def write_package(path: Path, root: Path) -> None:
     """Write the archive with our pure packages and the libraries that they need."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in _package_files(root):
+            content = as_json(file) if file.suffix == ".yaml" else file.read_bytes()
             # One time for all files, so that the same commit gives the same archive.
-            archive.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+
+
+def as_json(path: Path) -> str:
+    """A YAML file of the course as JSON, which is YAML too: helpers.learner.yaml_file reads it much faster in a browser."""
+    has_texts = path.parent.name == "words" or path.name == "needs.yaml"  # files that are read with read_texts
+    return json.dumps((read_texts if has_texts else read_yaml)(path), ensure_ascii=False)
 
 
 def _package_files(root: Path) -> Iterator[tuple[Path, str]]:
     """Each file, and its name in the archive."""
-    yield root / "helpers" / "__init__.py", "helpers/__init__.py"
+    for name in ("helpers/__init__.py", "helpers/commands/__init__.py"):
+        yield root / name, name
     for package in PACKAGES:
         for file in sorted((root / "helpers" / package).rglob("*")):
             if file.suffix in KINDS and "__pycache__" not in file.parts:
                 yield file, file.relative_to(root).as_posix()
+    for file in sorted((root / "tools" / "book" / "page").glob("*.py")):
+        yield file, f"page/{file.name}"
     for library in LIBRARIES:
         origin = Path(importlib.util.find_spec(library).origin)
         if origin.name != "__init__.py":

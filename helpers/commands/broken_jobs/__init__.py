@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.learner.words import Words
+from helpers.learner.yaml_file import read_yaml
 
 __all__ = ["BrokenJob", "broken_job", "broken_jobs", "edited"]
 
@@ -104,10 +105,7 @@ def broken_job(name: str) -> BrokenJob:
 @functools.cache
 def broken_jobs() -> tuple[BrokenJob, ...]:
     """All broken jobs, in the order of their numbers."""
-    import yaml  # it takes 20 ms, which an import of this module should not cost
-
-    entries = yaml.safe_load((FOLDER / "jobs.yaml").read_text(encoding="utf-8"))
-    return tuple(_job_of(name, fields) for name, fields in entries.items())
+    return tuple(_job_of(name, fields) for name, fields in read_yaml(FOLDER / "jobs.yaml").items())
 
 
 def _job_of(name: str, fields: dict) -> BrokenJob:

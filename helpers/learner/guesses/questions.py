@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.learner.words import Words
+from helpers.learner.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent
 DECLARATION_FIELDS = {"answer", "zh", "spoils"}  # that an entry of a file may have
@@ -65,12 +66,9 @@ def declarations_in(chapter: str) -> tuple[Declaration, ...]:
 @cache
 def all_declarations(folder: Path = FOLDER) -> dict[str, Declaration]:
     """Every declaration by its key. Raises ValueError, with file and key, for what is written wrongly."""
-    import yaml  # 20 ms, which an import of this module should not cost
-
     declarations: dict[str, Declaration] = {}
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted(folder.glob("*.yaml")):
-        for key, entry in (yaml.load(path.read_text(encoding="utf-8"), loader) or {}).items():
+        for key, entry in (read_yaml(path) or {}).items():
             one = _read_declaration(path, key, entry)
             if one.key in declarations:
                 raise ValueError(f"{path.name}: {one.key} is declared twice")

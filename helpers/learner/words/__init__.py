@@ -120,10 +120,9 @@ class Book(Mapping[str, Words]):
     @cached_property
     def entries(self) -> dict[str, Words]:
         """Every text by its name."""
-        import yaml  # 20 ms, which an import of this module should not cost
+        from helpers.learner.yaml_file import read_texts  # not at the top, because that module imports this one
 
-        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # reads strings only, so `on` is no truth value here
-        document = yaml.load(self.path.read_text(encoding="utf-8"), loader)
+        document = read_texts(self.path)
         return dict(self._flat("", document[self._section] if self._section else document))
 
     def _flat(self, name: str, value: Any) -> Iterator[tuple[str, Words]]:
