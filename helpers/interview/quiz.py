@@ -238,6 +238,7 @@ class Quiz(Talk):
         self._log = ReviewLog(path, language, self._time)
         self.reviews = self._log.read()
         urgent = poorly_guessed(path)
+        self._only_due = only_due
         if only_due:
             selected = tuple(card for card in selected if card.id in self.reviews)
         self._queue = list(order_cards(selected, self.reviews, self._time(), ahead=ahead, is_urgent=urgent))
@@ -272,7 +273,7 @@ class Quiz(Talk):
         """Every card: its question, the answer, and how it was judged. Then a summary."""
         yield from self._log.tell_note()
         if self.question is None:
-            yield Tell(text=words("nothing_due", self.language))
+            yield Tell(text=words("none_due" if self._only_due else "nothing_due", self.language))
             return
         yield Tell(text=words("welcome", self.language, count=self.remaining), style="intro")
         try:

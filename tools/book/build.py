@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
 from notebook_page import OTHER, markdown, page_of  # noqa: E402
 from pyodide import install_pyodide, write_package  # noqa: E402
+from talk_block import quiz_page  # noqa: E402
 from translate import read_table, table_of, translated  # noqa: E402
 
 from helpers.draw import palette  # noqa: E402
@@ -29,13 +30,19 @@ from helpers.learner.words import book  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 LANGUAGES = {"en": "en", "zh": "zh_CN"}  # ours -> Sphinx's name of the language
-SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js")
+SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js", "quiz.js")
 QUIZ_WORDS = (
     "no_number", "decimal_comma", "bits", "unknown_unit", "other_kind", "no_unit_wanted", "nothing_to_compare",
     "other_sign", "percent_high", "percent_low", "times_high", "times_low",
 )  # fmt: skip
+TALK_WORDS = {  # of the talks' books, by name
+    "sitting": ("comma", "rate", "mock.save", "clock.running", "clock.over", "clock.ended", "clock.up"),
+    "dialogue": ("your_turn", "own", "own_was"),
+    "round": ("view.mark", "view.why"),
+    "quiz": ("colon",),
+}
 words = book("words", HERE)  # what the pages say, by name: words.yaml
-REFERENCE = ("strategies", "take_it_to_work", "sources")
+REFERENCE = ("quiz", "strategies", "take_it_to_work", "sources")
 
 
 def build(out: Path) -> None:
@@ -89,6 +96,7 @@ def write_sources(folder: Path, language: str) -> Path:
             (static / "pictures").mkdir(exist_ok=True)
             for name, picture in page.pictures.items():
                 (static / "pictures" / name).write_bytes(picture)
+    (folder / "quiz.md").write_text(quiz_page(language), encoding="utf-8")
     _write_guides(folder, language)
     (folder / "conf.py").write_text(_configuration(language), encoding="utf-8")
     return folder
@@ -124,10 +132,11 @@ def settings(language: str) -> str:
     """settings.js: the texts and units that the scripts of the pages need."""
     quiz = {name: answers.words[name] for name in QUIZ_WORDS}
     steps = {f"step.{name}": palette.words[f"step.{name}"] for name in ("previous", "next", "the_previous", "the_next")}
-    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz, **steps, **words}.items()}
+    talk = {f"{name}.{key}": book(name)[key] for name, keys in TALK_WORDS.items() for key in keys}
+    texts = {name: one.in_(language) for name, one in {**book("guess"), **quiz, **steps, **talk, **words}.items()}
     units = {"kinds": answers.KINDS, "factors": answers.FACTORS, "spoken": answers.SPOKEN, "scales": answers.SCALES}
     folder = "python/" if language == "en" else "../../_static/python/"  # both languages share it
-    constants = {"UNITS": units, "WORDS": texts, "PYTHON_FOLDER": folder}
+    constants = {"LANGUAGE": language, "UNITS": units, "WORDS": texts, "PYTHON_FOLDER": folder}
     return "".join(f"const {name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in constants.items())
 
 

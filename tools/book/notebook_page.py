@@ -21,6 +21,7 @@ from typing import Any
 from explorer_block import explorer_html, explorer_sources, imports_of, words
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters import ansi2html, strip_ansi
+from talk_block import is_talk, talks_html
 
 from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.words import book
@@ -90,10 +91,11 @@ def _add_code(page: Page, cell: Cell, source: str) -> bool:
         page.questions[question.key] = _question_data(question, page.language)
     page.imports |= imports_of(source)
     explorers = [explorer_html(*each, page.language) for each in explorer_sources(source, page.imports)]
-    # A live explorer takes the place of its saved picture.
-    shown = [output for output in outputs if not (explorers and _is_explorer(output))]
+    live = [*explorers, *talks_html(source, page.language)]
+    # What is live takes the place of its saved picture.
+    shown = [output for output in outputs if not (live and _is_live(output))]
     code = [] if _only_asks(source) else [f"```python\n{source}\n```"]
-    blocks = [*code, *(html for output in shown for html in _output_html(page, output)), *explorers]
+    blocks = [*code, *(html for output in shown for html in _output_html(page, output)), *live]
     if keys:  # what stays folded until all these questions are answered
         summary = words("answer", page.language)
         blocks.insert(0, f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>')
@@ -101,10 +103,11 @@ def _add_code(page: Page, cell: Cell, source: str) -> bool:
     return bool(keys)
 
 
-def _is_explorer(output: dict[str, Any]) -> bool:
-    """Whether a cell's output is the saved picture of an explorer."""
-    name = "".join(output.get("data", {}).get("text/plain", "")).partition(":")[0]
-    return name.startswith("[widget] ") and name.endswith("Explorer")
+def _is_live(output: dict[str, Any]) -> bool:
+    """Whether a cell's output is the saved picture of an explorer or of a talk."""
+    plain = "".join(output.get("data", {}).get("text/plain", ""))
+    name = plain.partition(":")[0]
+    return name.startswith("[widget] ") and name.endswith("Explorer") or is_talk(plain)
 
 
 def _only_asks(source: str) -> bool:
