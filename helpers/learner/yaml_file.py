@@ -11,8 +11,8 @@ field with a default may be left out. The dataclass itself checks in `__post_ini
 every function here, `where` says in which file and line a value stands. YAML is imported when a file is first read,
 because importing this module should cost nothing.
 
-A file that begins with a bracket is read as JSON, which is a subset of YAML. The web edition stores every file so, because
-a browser has no libyaml, and without it PyYAML takes many seconds for the interview cards.
+A file that begins with a bracket is read as JSON, which is a subset of YAML. The web edition stores every file so,
+because a browser has no libyaml, and without it PyYAML takes many seconds for the interview cards.
 """
 
 from __future__ import annotations

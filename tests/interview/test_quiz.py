@@ -161,6 +161,14 @@ def test_nothing_due_is_no_question_and_ahead_asks_all_the_same(path):
     assert quiz(path, form="folded", topics="amp", ahead=True).question.card.id == "amp-easy"
 
 
+def test_only_due_leaves_out_what_is_new(path):
+    clock = Clock()
+    assert "No card is due now" in next(quiz(path, clock, only_due=True).steps()).text
+    quiz(path, clock, topics="ddp", form="folded").answer("again")
+    clock.forward(minutes=5)
+    assert quiz(path, clock, only_due=True).remaining == 1 < quiz(path, clock).remaining
+
+
 def test_what_was_not_known_comes_back_once_after_three_others(path):
     sitting = quiz(path, form="folded", cards=[card(name) for name in "abcde"])
     asked = []

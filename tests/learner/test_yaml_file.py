@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
 
 from helpers.learner.words import Words
-from helpers.learner.yaml_file import AnyWords, Code, named, read_list, unfold
+from helpers.learner.yaml_file import AnyWords, Code, named, read_list, read_texts, read_yaml, unfold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,20 @@ def test_wheels_must_be_a_list_and_a_name_is_given_once(tmp_path):
         read(tmp_path, BIKE.partition("    wheels:")[0] + "    wheels: 2\n")
     with pytest.raises(ValueError, match="file.yaml line 9: 'Roadster' is taken by file.yaml line 2; choose another"):
         read(tmp_path, BIKE + BIKE.partition("\n")[2].replace("roadster", "Roadster"))
+
+
+def test_a_file_in_json_reads_the_same_and_its_errors_name_the_file(tmp_path):
+    expected = read(tmp_path, BIKE)
+    text = json.dumps(read_yaml(tmp_path / "file.yaml"), ensure_ascii=False)
+    (bike,) = read(tmp_path, text)
+    assert [bike.title, bike.wheels] == [expected[0].title, expected[0].wheels]
+    with pytest.raises(ValueError, match=r"file.yaml \(roadster\): `kind` is 'ship'; it must be one of bike, car"):
+        read(tmp_path, text.replace('"bike"', '"ship"'))
+
+
+def test_read_texts_leaves_numbers_and_truth_values_as_they_are_written(tmp_path):
+    (tmp_path / "file.yaml").write_text("needs: {03: [01], on: yes}", encoding="utf-8")
+    assert read_texts(tmp_path / "file.yaml") == {"needs": {"03": ["01"], "on": "yes"}}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SN
 ADDRESS = f"https://registry.npmjs.org/pyodide/-/pyodide-{VERSION}.tgz"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 # What the explorers and the talks import, below helpers/, and the pure libraries that they need.
-PACKAGES = ("commands/broken_jobs", "draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs", "widgets")
+PACKAGES = (
+    "commands/broken_jobs", "draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs",
+    "widgets",
+)  # fmt: skip
 LIBRARIES = ("yaml", "fsrs", "typing_extensions")
 KINDS = {".py", ".yaml", ".css", ".json", ".jsonl", ".csv"}
 
@@ -47,19 +50,19 @@ def install_pyodide(folder: Path, cache: Path) -> None:
 def write_package(path: Path, root: Path) -> None:
     """Write the archive with our pure packages and the libraries that they need."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file, name in _package_files(root):
+        for file, name in package_files(root):
             content = as_json(file) if file.suffix == ".yaml" else file.read_bytes()
             # One time for all files, so that the same commit gives the same archive.
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
 
 
 def as_json(path: Path) -> str:
-    """A YAML file of the course as JSON, which is YAML too: helpers.learner.yaml_file reads it much faster in a browser."""
+    """A YAML file of the course as JSON, which helpers.learner.yaml_file reads much faster in a browser."""
     has_texts = path.parent.name == "words" or path.name == "needs.yaml"  # files that are read with read_texts
     return json.dumps((read_texts if has_texts else read_yaml)(path), ensure_ascii=False)
 
 
-def _package_files(root: Path) -> Iterator[tuple[Path, str]]:
+def package_files(root: Path) -> Iterator[tuple[Path, str]]:
     """Each file, and its name in the archive."""
     for name in ("helpers/__init__.py", "helpers/commands/__init__.py"):
         yield root / name, name

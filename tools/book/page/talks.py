@@ -1,7 +1,7 @@
 """The talks of a page: a quiz, a worked interview or a round, whose steps the page's script plays.
 
-What the learner has answered is a progress file, as on the learner's own machine. Python in a page keeps no file, so the
-page's script stores its text in the browser: each talk begins with the text, and each reply returns the lines to add.
+What the learner has answered is a progress file, as on the learner's own machine. Python in a page keeps no file, so
+the page's script stores its text in the browser: each talk begins with the text, and each reply returns lines to add.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _written = 0  # characters of the progress file that the page has
 
 
 def start(key: str, kind: str, options: dict[str, Any], language: str, progress_text: str) -> dict[str, Any]:
-    """Begin a talk, and return its first steps: {"steps": up to the first question, "added": lines for the page to store}.
+    """Begin a talk. Returns {"steps": those up to the first question, "added": lines for the page to store}.
 
     key: the name of the talk on the page. kind, options: as `_talk` takes them. progress_text: what the browser stores.
     Raises ValueError with a sentence where there is no such talk.
@@ -35,7 +35,7 @@ def start(key: str, kind: str, options: dict[str, Any], language: str, progress_
 
 
 def reply(key: str, value: Any, action: str) -> dict[str, Any]:
-    """Reply to the question of a talk, and return the next steps as `start` does. The talk is over if no Ask is last."""
+    """Reply to the question of a talk. Returns the next steps as `start` does, without an Ask if the talk is over."""
     return _advance(key, Reply(value, action))
 
 
@@ -72,8 +72,8 @@ def _talk(kind: str, options: dict[str, Any], language: str) -> Talk:
 def merge(stored: str, given: str) -> dict[str, Any]:
     """Compare another progress file with the stored one.
 
-    Returns {"added": the lines of `given` that are new, for the page to store, "num_added": how many they are, "num_known":
-    how many lines were stored before, "num_unreadable": how many are no lines of a progress file}.
+    Returns {"added": the lines of `given` that are new, for the page to store, "num_added": how many they are,
+    "num_known": how many were stored before, "num_unreadable": how many are no lines of a progress file}.
     """
     lines = list(filter(str.strip, given.split("\n")))
     readable = list(dict.fromkeys(line.strip() for line in lines if progress.entries_in(line).entries))

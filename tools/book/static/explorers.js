@@ -181,7 +181,7 @@ function mountExplorer(place, key) {
   async function ask(call, ...rest) {
     const values = Object.fromEntries(state.controls.map((control) => [control.name, control.value]));
     try {
-      const args = [key, place.dataset.source, document.documentElement.lang, values, ...rest];
+      const args = [key, place.dataset.source, LANGUAGE, values, ...rest];
       state = await python.call(call, args, (text) => { progress.textContent = text; });
       progress.textContent = "";
       show();

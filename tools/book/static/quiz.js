@@ -1,6 +1,6 @@
-// Plays the talks of a page: the quiz, a worked interview or a round. Python yields the steps (tools/book/page/talks.py):
-// what is told, the next question, and a document at the end. The learner's answers are a progress file, whose text stays
-// in this browser. Nothing of Python is loaded before the first press of "Start".
+// Plays the talks of a page: the quiz, a worked interview or a round. Python (tools/book/page/talks.py) yields the steps:
+// what is told, the next question, and a document at the end. What the learner answers goes into a progress file, whose
+// text stays in this browser. Nothing of Python is loaded before the first press of "Start".
 "use strict";
 
 // -- the progress file ---------------------------------------------------------------------------------------------------
@@ -104,7 +104,8 @@ function partOf(part) {
   if (part.rows.length) body.push(tableOf(part));
   if (part.link) {
     const address = pageAddress(part.link);
-    return element("p", { className: "rr-link" }, label, address ? element("a", { href: address }, part.text) : part.text);
+    const place = address ? element("a", { href: address, textContent: part.text }) : part.text;
+    return element("p", { className: "rr-link" }, label, place);
   }
   if (part.name === "code") {
     const code = element("pre", { textContent: part.text, tabIndex: 0 });
@@ -230,6 +231,7 @@ for (const [number, place] of document.querySelectorAll(".rr-talk").entries()) m
 function mountTalk(place, key) {
   const { kind } = place.dataset;
   const start = place.querySelector(".rr-start");
+  const about = place.querySelector("p");
   const progress = element("p", { className: "rr-progress" });
   progress.setAttribute("role", "status");
   const heading = element("p", { className: "rr-place" });
@@ -298,7 +300,7 @@ function mountTalk(place, key) {
     progress.textContent = sentence;
     ask = null;
     form.replaceChildren();
-    start.hidden = false;
+    about.hidden = start.hidden = false;
   }
 
   function show(steps, focused) {
@@ -308,14 +310,14 @@ function mountTalk(place, key) {
     const documents = steps.filter((step) => step.step === "Show");
     ask = next?.step === "Ask" ? next : null;
     sitting.hidden = false;
-    start.hidden = Boolean(ask);
-    const over = { ...before, form: "", problem: "", clock: null, parts: before?.parts ?? [], heading: before?.heading ?? [] };
-    const current = ask ?? over;
+    about.hidden = start.hidden = Boolean(ask);
+    const none = { heading: [], context: "", question: "", parts: [] };
+    const current = ask ?? { ...none, ...before, problem: "", clock: null }; // at the end, the last question stays
     const headings = tells.map((tell) => tell.heading).filter((texts) => texts.join(""));
     const title = current.heading.length && ask ? current.heading : headings.at(-1) ?? current.heading;
     heading.textContent = title.join(" · ");
-    context.replaceChildren(...paragraphs(current.context ?? ""));
-    question.replaceChildren(...paragraphs(current.question ?? ""));
+    context.replaceChildren(...paragraphs(current.context));
+    question.replaceChildren(...paragraphs(current.question));
     told.replaceChildren(...tells.flatMap(toldOf), ...problemOf(current));
     const after = ask ? [] : tells.flatMap((tell) => tell.parts);
     showParts([...current.parts, ...after]);
