@@ -45,8 +45,12 @@ PACKAGES_IN_SANDBOX = (
 )
 MODULES_IN_SANDBOX = (
     "helpers",
-    "helpers.grading.run_on_ranks",
+    "helpers.grading.failures",
+    "helpers.grading.observed_function",
+    "helpers.grading.plain_data",
     "helpers.grading.registry",
+    "helpers.grading.run_on_ranks",
+    "helpers.grading.running_case",
     "helpers.grading.task",
     "helpers.learner",
     "helpers.learner.progress",

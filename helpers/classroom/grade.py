@@ -48,7 +48,7 @@ from helpers.classroom.results import (
 from helpers.classroom.sandbox import Sandbox, SandboxEnded, end_all_sandboxes
 from helpers.classroom.submissions import Submission, UnreadableNotebook, read_bytes
 from helpers.grading import common_checks
-from helpers.grading.check import grade, inputs_by_rank
+from helpers.grading.judging import grade, inputs_by_rank
 from helpers.grading.profiling.clinic import PATIENTS
 from helpers.grading.registry import similar_name, task_of
 from helpers.grading.task import TaskRun

@@ -36,6 +36,7 @@ from helpers.classroom import guard, labs, messages
 from helpers.classroom.allowed import is_metered
 from helpers.classroom.strip_answers import strip_answers
 from helpers.grading import run_on_ranks
+from helpers.grading.plain_data import as_plain_data
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.limits import TooLong, processor_limit
 from helpers.grading.task import RunFailure, TaskRun
@@ -136,7 +137,7 @@ def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[s
         runner.rank_function = GuardedCaseRunner(setup)  # what each rank calls, in place of run_on_ranks.run_cases
         run = runner(request["inputs"], request["seed"])
     fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(TaskRun)}
-    return {"run": run_on_ranks.as_plain_data(fields)}
+    return {"run": as_plain_data(fields)}
 
 
 def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any], seconds: float) -> str | None:

@@ -74,7 +74,8 @@ Begin with task.py, the records of a task, and then read check.py.
 """
 
 from helpers import import_on_demand
-from helpers.grading.check import NotYet, check, drill, exercise, grade, mock_view, progress_view
+from helpers.grading.check import NotYet, check, drill, exercise, mock_view, progress_view
+from helpers.grading.judging import grade
 from helpers.grading.registry import chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Task
 from helpers.grading.verdict import Verdict

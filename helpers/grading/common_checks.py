@@ -2,26 +2,22 @@
 
 judge_promises     arguments stay as they were, and results share no memory with them, where the task says so
 hidden_messages    every message that the ranks' board counted is in the communication log
-forgive_rounding   a tensor that differs from the right one by rounding alone is right
 
-`helpers.grading.check` calls all of them, and the grading of a whole class of learners asks for hidden messages once
+`helpers.grading.judging` calls both, and the grading of a whole class of learners asks for hidden messages once
 more.
 
 Words of this file. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for
 them; the *plain* case is the first one, which is special in nothing. A *Judgement* is the outcome of one comparison.
-The *board* is a file in shared memory on which the ranks' engine counts every operation. A *nudge* is the seed of a
-random move of all inputs by about one rounding step. `Words` and `words[…]` are texts in English and Chinese.
+The *board* is a file in shared memory on which the ranks' engine counts every operation. `Words` and `words[…]` are
+texts in English and Chinese.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
-import torch
-
-from helpers.grading.task import Case, ComparedTensors, JudgedWorld, Judgement, RunFailure, Task, TaskRun
+from helpers.grading.task import Case, JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.learner.words import Words, book
 
 words = book("promises")
@@ -80,59 +76,3 @@ def hidden_messages_failure(run: TaskRun) -> RunFailure | None:
     """The same as a RunFailure of kind "hidden"."""
     message = hidden_messages(run)
     return message and RunFailure(kind="hidden", message=message)
-
-
-# -- rounding --------------------------------------------------------------------------------------------------------
-NUDGES = (1, 2, 3, 4)  # the seeds of four moves by rounding steps
-NOISE_FACTOR = 8  # a right answer differs by less than this times what the nudges move, in whatever order it adds
-# Only a small difference can be rounding: below this share of the largest value, or this many rounding steps of
-# the dtype.
-NEAR_SHARE, NEAR_STEPS = 0.05, 1000
-
-
-def forgive_rounding(
-    judgements: Sequence[Judgement], judge_nudged: Callable[[int], Sequence[Judgement]]
-) -> list[Judgement]:
-    """The judgements, with those that failed by rounding alone turned into passes.
-
-    A right answer may add in another order than the reference, or round elsewhere. Where terms cancel, the sum is small
-    compared with the terms, and its last digits are noise that no tolerance relative to the sum allows for. So a small
-    difference is compared with the noise of the computation itself: the inputs are moved by a rounding step of their
-    dtype (`CaseGenerator.nudge`), the judge computes what it expects once more, and what moves is noise.
-    judge_nudged: judges the same outputs again, with the inputs moved by this nudge.
-    """
-    if not any(map(is_near_miss, judgements)):
-        return list(judgements)
-    nudged = [judge_nudged(nudge) for nudge in NUDGES]  # for each nudge the judgements of the same comparisons
-    counterparts = [[_counterpart(one, index, others) for others in nudged] for index, one in enumerate(judgements)]
-    return list(map(_forgiven, judgements, counterparts))
-
-
-def is_near_miss(judgement: Judgement) -> bool:
-    """Whether a judgement failed by so little that it may be rounding."""
-    compared = judgement.compared
-    if judgement.ok or compared is None or not compared.is_comparable or not compared.expected.is_floating_point():
-        return False
-    near = max(NEAR_SHARE, NEAR_STEPS * torch.finfo(compared.expected.dtype).eps)
-    return bool(compared.max_difference() <= near * compared.expected.double().abs().max())
-
-
-def _counterpart(judgement: Judgement, index: int, others: Sequence[Judgement]) -> Judgement | None:
-    """The same comparison among other judgements; None if the judge compared something else there."""
-    other = others[index] if index < len(others) else None
-    is_same = other is not None and other.compared is not None and other.rank == judgement.rank
-    return other if is_same else None
-
-
-def _forgiven(judgement: Judgement, counterparts: Sequence[Judgement | None]) -> Judgement:
-    """The judgement, passed if its tensors differ by no more than what the nudges move, times NOISE_FACTOR.
-
-    counterparts: the same comparison with each nudge; None where the judge compared something else.
-    """
-    if not is_near_miss(judgement):
-        return judgement
-    expected = judgement.compared.expected
-    moves = [ComparedTensors(expected, other.compared.expected) for other in counterparts if other is not None]
-    noise = max((move.max_difference() for move in moves if move.is_comparable), default=0.0)
-    is_noise = judgement.compared.max_difference() <= NOISE_FACTOR * noise
-    return replace(judgement, ok=True, mistakes=()) if is_noise else judgement

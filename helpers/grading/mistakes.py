@@ -1,4 +1,4 @@
-"""Names the mistake in a wrong answer: the known mistake that leaves on the same inputs what the learner's answer left.
+"""Reads the known mistakes of a task. Where a check failed, named_mistakes.py runs them.
 
 A lab's mistakes.yaml holds the mistakes that learners often make, each once, as an edit of the right answer:
 
@@ -25,46 +25,26 @@ An edit is read as a diff is, without what stays around it. `- ` goes, `+ ` come
 line ends an edit, and the next begins. What goes and stays is a block of lines that the text must hold exactly once.
 How far the block is indented does not count, only its lines among each other, and a comment at the end of a line of the
 text may be left out.
-
-Where a check failed, `with_mistakes` runs the mistakes on the grader's ranks, on the inputs of the failed cases, in the
-smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Those
-that leave the same messages as well are preferred. Where the outputs are right, only those count, because the messages
-must be wrong. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from helpers.devices import FillUninitialized
-from helpers.grading.kit.histories import is_same
-from helpers.grading.registry import lab_of, task_of
-from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
-from helpers.grading.task import RankContext, Task
+from helpers.grading.registry import lab_of
+from helpers.grading.task import Task
 from helpers.learner.words import Words
 from helpers.learner.yaml_file import Fields, read_yaml
-from helpers.ranks import RankError, Ranks
-from helpers.ranks.processes.limits import load_per_core
 
-if TYPE_CHECKING:
-    from helpers.grading.verdict import WorldResult
-
-SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
 MARKED = re.compile(r"[-+=]( |$)")  # a line of an edit
 COMMENT = re.compile(r" +# .*$")
 FIELDS = {"who", "hint", "base", "edit", "text", "not_run"}
-Message = tuple[str, str, int, str]  # the operation, how it reduces or "", its bytes, and its process group
-Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and the messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,102 +185,3 @@ def begins(lines: list[str], old: list[str]) -> bool:
 
 def indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-# -- naming a mistake ------------------------------------------------------------------------------------------------
-def with_mistakes(
-    task: Task, results: Sequence[WorldResult], ranks: Callable[[], Ranks], seed: int
-) -> list[WorldResult]:
-    """The results, of which those that failed name the mistakes that leave what the learner's answer left.
-
-    ranks: gives the ranks on which the mistakes run. seed: that of the check.
-    """
-    failed, known = [one for one in results if one.run and one.failed], mistakes_of(task.key)
-    mistakes = [one for one in known.mistakes if one.is_run]
-    if not failed or not mistakes:
-        return list(results)
-    for result in {result.size: result for result in (failed[0], failed[-1])}.values():
-        mistakes = matching(task, known, mistakes, result, ranks(), seed) if mistakes else []
-    keys = tuple({one.hint for one in mistakes})
-    return [replace(one, mistakes=(*one.mistakes, *keys)) if one.failed else one for one in results]
-
-
-def matching(
-    task: Task, known: TaskMistakes, mistakes: Sequence[Mistake], result: WorldResult, ranks: Ranks, seed: int
-) -> list[Mistake]:
-    """Those of the mistakes that leave what the learner's answer left on every rank, in each case that failed."""
-    failed = {judgement.case for judgement in result.failed}
-    cases = [case for case in task.variations.cases(seed) if case.number in failed]
-    inputs = [task.inputs(seed, result.size, case) for case in cases]
-    left = [[_left(result, rank, case.number) for rank in range(len(inputs[0]))] for case in cases]
-    texts, numbers = [known.answer, *(one.text for one in mistakes)], [case.number for case in cases]
-    world = ranks[: len(inputs[0])]
-    before, world.timeout = world.timeout, SECONDS * load_per_core()
-    try:
-        arguments = (task.key, f"{known.imports}\n\n{known.others}", texts, numbers, inputs, left, seed)
-        is_answer_same, *are_same = world.run(_same_on_rank, *arguments)[0]
-    except RankError:  # a mistake that hangs or kills a rank here
-        return []
-    finally:
-        world.timeout = before
-    if is_answer_same == "all":  # the answer is right, but has broken a promise to its caller
-        return []
-    same = {how: [one for one, its in zip(mistakes, are_same, strict=True) if its == how] for how in ("all", "outputs")}
-    # Where the outputs are right, the messages are wrong, so they decide.
-    return same["all"] or ([] if is_answer_same else same["outputs"])
-
-
-def _left(result: WorldResult, rank: int, case: int) -> Left:
-    """What the learner's answer left on this rank in this case."""
-    return result.run.outputs[rank][case], _messages(result.run.events[rank][case])
-
-
-def _messages(events: Sequence[Mapping[str, Any]]) -> list[Message]:
-    return [(event["op"], event["reduce_op"] or "", event["payload_bytes"], event["group"]) for event in events]
-
-
-# -- on a rank -------------------------------------------------------------------------------------------------------
-def _same_on_rank(
-    key: str,
-    above: str,
-    texts: Sequence[str],
-    numbers: Sequence[int],
-    inputs: Sequence[Sequence[dict]],
-    left: Sequence[Sequence[Left]],
-    seed: int,
-) -> list[str]:
-    """For each text, what it has in common with `left` on all ranks: "all", "outputs" (not the messages) or "".
-
-    numbers: of the cases. inputs and left: as [case][rank].
-    """
-    task, rank, names = task_of(key), dist.get_rank(), {"__name__": "mistakes"}
-    exec(compile(above, "mistakes.yaml", "exec"), names)
-    same = []
-    for text in texts:
-        own = dict(names)
-        exec(compile(text, "mistakes.yaml", "exec"), own)
-        common = torch.tensor([1.0, 1.0])  # whether the outputs are the same, and whether the messages are
-        for number, of_ranks, left_on_ranks in zip(numbers, inputs, left, strict=True):
-            common *= _in_common(task, own[task.name], number, of_ranks[rank], left_on_ranks[rank], seed)
-            dist.all_reduce(common, op=dist.ReduceOp.MIN)
-            if not common[0]:
-                break  # most texts end here, after one case
-        same.append("" if not common[0] else "all" if common[1] else "outputs")
-    return same
-
-
-def _in_common(task: Task, submitted: Any, number: int, inputs: dict, left: Left, seed: int) -> torch.Tensor:
-    """Whether this function or class leaves the same outputs, and whether it leaves the same messages, as 1 or 0.
-
-    It gets copies of the inputs, since the next one must not find what this one changed.
-    """
-    context = RankContext(dist.get_rank(), dist.get_world_size())
-    try:
-        with FillUninitialized():
-            case = RunningCase(task, submitted, copy.deepcopy(inputs), context, case_seed(seed, number) + context.rank)
-            while case.advance():
-                pass
-        outputs, messages = as_plain_data(case.outputs), _messages(case.events)
-    except Exception:  # a mistake that raises leaves nothing
-        return torch.zeros(2)
-    return torch.tensor([float(is_same(outputs, left[0])), float(messages == left[1])])

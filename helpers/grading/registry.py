@@ -106,13 +106,23 @@ def exercises_of(number: str) -> dict[str, Task]:
     return {_key_of(lab, task): _imported(lab, task) for task in lab.in_chapter}
 
 
+def keys_of(number: str) -> list[str]:
+    """The keys of all tasks of lab and chapter "03", of which none is imported for this."""
+    return list(_listed(lab_of(number)))
+
+
 def task_of(key: str) -> Task:
     """The task called "03.average". Raises ValueError, with the keys there are, for another."""
     lab = lab_of(str(key).partition(".")[0])
-    listed = {_key_of(lab, task): task for task in (*lab.tasks, *lab.in_chapter)}
+    listed = _listed(lab)
     if key not in listed:
         raise ValueError(f"there is no task {key!r}: there are {', '.join(listed)}.")
     return _imported(lab, listed[key])
+
+
+def _listed(lab: Lab) -> dict[str, str | Task]:
+    """All tasks in the lab's lists by their keys."""
+    return {_key_of(lab, task): task for task in (*lab.tasks, *lab.in_chapter)}
 
 
 def _key_of(lab: Lab, task: str | Task) -> str:
@@ -133,6 +143,9 @@ def similar_name(task: Task, names: Iterable[str]) -> str:
 
     A name that is more like that of another task of the lab does not count.
     """
+    names = set(names)
+    if not names:
+        return ""  # without an import of the lab's other tasks
     task_names = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
-    candidates = difflib.get_close_matches(task.name, sorted(set(names) - set(task_names)))  # the most similar first
+    candidates = difflib.get_close_matches(task.name, sorted(names - set(task_names)))  # the most similar first
     return next((name for name in candidates if difflib.get_close_matches(name, task_names, n=1) == [task.name]), "")

@@ -29,17 +29,17 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from helpers.learner.words import Words, book
 from helpers.records import CommEvent, CommLog
 
+if TYPE_CHECKING:
+    from helpers.grading.rounding import ComparedTensors
+    from helpers.grading.tensor_cases import CaseGenerator
+
 words = book("case")  # how a message describes a case, in English and Chinese
 VARIED = ("sizes", "dtypes", "layouts", "values")  # the fields that Case and Variations share
-SCALES = {"normal": 1.0, "zero": 0.0, "large": 1e6, "tiny": 1e-6}  # by which the values of a tensor are multiplied
 
 
 # -- the cases of a task, and their inputs ---------------------------------------------------------------------------
@@ -96,93 +96,28 @@ def _shuffled(values: list[str], count: int, generator: random.Random) -> list[s
     return drawn
 
 
-class CaseGenerator(torch.Generator):
-    """A torch.Generator that draws as its case says. `CaseGenerator.of(seed, case)` makes one.
-
-    nudge: None, or a second generator, which moves each number up or down by at most two rounding steps of the case's
-    dtype. The grader uses it to find out how far rounding alone can move the right values.
-    """
+class NumberGenerator:
+    """Draws numbers as its case says, for a task that needs no torch: the same ones with and without torch."""
 
     case: Case
-    nudge: torch.Generator | None = None
 
-    @classmethod
-    def of(cls, seed: int, case: Case, *, nudge: int = 0) -> CaseGenerator:
-        """A generator for one case; a `nudge` other than 0 seeds the second generator."""
-        made = cls()
-        made.case = case
-        made.manual_seed(seed)
-        made.nudge = torch.Generator().manual_seed(nudge) if nudge else None
-        return made
-
-    def normal(self, *shape: int) -> Tensor:
-        """A float64 tensor of normally distributed numbers with mean 0 and variance 1, moved by the nudge if there is
-        one."""
-        values, dtype = torch.randn(shape, generator=self, dtype=torch.float64), getattr(torch, self.case.dtypes)
-        if self.nudge is None or not dtype.is_floating_point:
-            return values
-        steps = 4 * torch.rand(shape, generator=self.nudge, dtype=torch.float64) - 2  # from -2 to 2 rounding steps
-        return values * (1 + steps * torch.finfo(dtype).eps)
+    def __init__(self, seed: int, case: Case):
+        self.case, self._random = case, random.Random(seed)
 
     def integer(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
-        return int(torch.randint(low, high + 1, (), generator=self))
+        return self._random.randint(low, high)
 
     def one_of(self, *values):
         """One of the values, each equally likely."""
         return values[self.integer(0, len(values) - 1)]
 
-    def size(self, parts: int, max_each: int = 3) -> int:
-        """A length to be split into `parts` pieces, as the case's `sizes` says. An even split gives at most `max_each`.
-
-        An uneven length is a multiple of `parts` plus a remainder, so a piece has at most `max_each` + 1 elements.
-        """
-        if self.case.sizes == "empty":
-            return 0
-        if self.case.sizes == "few":
-            return self.integer(1, max(1, parts - 1))
-        multiple = parts * self.integer(1, max_each)
-        has_rest = self.case.sizes == "uneven" and parts > 1
-        return multiple + (self.integer(1, parts - 1) if has_rest else 0)
-
-    def tensor(self, *shape: int) -> Tensor:
-        """A tensor with the case's dtype, layout and values. Whole numbers are the normal ones times 1000, cut off."""
-        values = self.normal(*shape) * SCALES[self.case.values]
-        dtype = getattr(torch, self.case.dtypes)
-        return with_layout((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
-
-
-def with_layout(tensor: Tensor, layout: str) -> Tensor:
-    """The same values in another layout of memory.
-
-    "transposed" puts those of a vector into every second place, and those of a matrix into memory column by column.
-    """
-    if layout == "contiguous" or not tensor.dim():
-        return tensor
-    if tensor.dim() == 1:
-        return torch.stack([tensor, tensor], dim=1)[:, 0]
-    return tensor.mT.contiguous().mT
+    def permutation(self, count: int) -> list[int]:
+        """The numbers from 0 to `count` - 1 in random order."""
+        return self._random.sample(range(count), count)
 
 
 # -- what a run and a judgement are made of --------------------------------------------------------------------------
-@dataclass(frozen=True)
-class ComparedTensors:
-    """Two tensors that were compared; `got` comes from a learner and may be anything."""
-
-    expected: Tensor
-    got: Any
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether both are tensors of the same shape and dtype, and not empty."""
-        a, b = self.expected, self.got
-        return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and a.numel() > 0
-
-    def max_difference(self) -> float:
-        """The largest absolute difference of two elements; NaN where one of the tensors holds NaN."""
-        return float((self.got.detach() - self.expected.detach()).double().abs().max())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """The outcome of one comparison."""
@@ -331,6 +266,8 @@ class Task:
         "ranks"    processes that talk to each other
         "devices"  simulated devices in a single process, for all of which `make_inputs` gives one dict
         "process"  a single process without devices, so that the only world size is 1
+    needs_torch: False for a task for a single process whose inputs, answers and judge are plain Python, so that a page
+    of the web edition can judge it without torch; `make_inputs` then gets a NumberGenerator.
     cpu_seconds: the limit of processor time for one rank in one world. seconds: the limit of wall time for a whole
     check, on an idle machine whose ranks are started.
     variations: the inputs it is tried with. Each case is one call of `run_submission`, on the same ranks.
@@ -340,13 +277,14 @@ class Task:
 
     key: str
     signature: str
-    make_inputs: Callable[[CaseGenerator, int], list[dict[str, Any]]]
+    make_inputs: Callable[[CaseGenerator | NumberGenerator, int], list[dict[str, Any]]]
     run_submission: Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
     judge: Callable[[JudgedWorld], Iterable[Judgement]]
     hints: Mapping[str, Words] = field(default_factory=dict)
     recognise_failure: Callable[[RunFailure], Sequence[str]] = recognise_nothing
     world_sizes: tuple[int, ...] = ()
     runs_on: str = "ranks"
+    needs_torch: bool = True
     cpu_seconds: float = 4.0
     seconds: float = 10.0
     variations: Variations = Variations()
@@ -375,4 +313,8 @@ class Task:
         case = case or self.variations.cases(seed)[0]
         # The factors are primes, so that each case and world size gets another seed.
         own_seed = seed * 1009 + world_size + 7919 * case.number
+        if not self.needs_torch:
+            return self.make_inputs(NumberGenerator(own_seed, case), world_size)
+        from helpers.grading.tensor_cases import CaseGenerator  # here, because a page without torch judges the others
+
         return self.make_inputs(CaseGenerator.of(own_seed, case, nudge=nudge), world_size)

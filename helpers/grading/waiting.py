@@ -12,9 +12,7 @@ import contextlib
 import sys
 import threading
 
-from helpers.grading.run_on_ranks import GRADER_MODULE
 from helpers.learner.words import Words, book
-from helpers.ranks.processes import process
 
 words = book("verdict")
 QUIET_SECONDS = 0.5  # a check that ends within this time says nothing before its verdict
@@ -30,6 +28,8 @@ def start_ranks() -> None:
     what is left of these seconds. What goes wrong here is said by that check, which tries again.
     """
     global _start
+    from helpers.grading.run_on_ranks import GRADER_MODULE
+    from helpers.ranks.processes import process
 
     def start() -> None:
         with contextlib.suppress(OSError, RuntimeError):
@@ -47,6 +47,9 @@ def wait_for_start() -> None:
 
 def are_ranks_ready() -> bool:
     """Whether the process from which the ranks are forked has started."""
+    from helpers.grading.run_on_ranks import GRADER_MODULE
+    from helpers.ranks.processes import process
+
     if _start is not None and _start.is_alive():
         return False
     client = process.running_zygote(GRADER_MODULE)

@@ -33,7 +33,7 @@ def normal_equations(
 
     rows: (measurements, coefficients). targets: (measurements,). weights: of the squared errors, 1 each by default.
     """
-    weighted = list(zip(rows, targets, weights or [1.0] * len(rows), strict=True))
+    weighted = list(zip(rows, targets, weights or [1] * len(rows), strict=True))
     size = range(len(rows[0]))
     matrix = [[sum(weight * row[i] * row[j] for row, _, weight in weighted) for j in size] for i in size]
     return matrix, [sum(weight * row[i] * target for row, target, weight in weighted) for i in size]
@@ -42,6 +42,7 @@ def normal_equations(
 def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
     """The coefficients x with the least sum of squares of rows @ x - targets.
 
-    rows: (measurements, coefficients), with linearly independent columns. targets: (measurements,).
+    rows: (measurements, coefficients), with linearly independent columns. targets: (measurements,). Fractions give
+    exact coefficients, and for dependent columns a ZeroDivisionError.
     """
     return solve(*normal_equations(rows, targets))

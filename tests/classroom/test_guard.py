@@ -46,7 +46,7 @@ SOURCES = {
     FORGED: True,
 }
 LOGGED = "import logging.config\nlogging.config.BaseConfigurator({}).resolve('%s')"
-PATCH = "import helpers.grading.run_on_ranks as r, helpers.observe.comms as c, torch, torch.distributed as dist\n"
+PATCH = "import helpers.grading.observed_function as r, helpers.observe.comms as c, torch, torch.distributed as dist\n"
 GROUP = "import torch, torch.distributed as dist\n"
 GROUP += "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
 WEIGHT = "import torch, numpy\nt = torch.ones(200)\n"
@@ -69,7 +69,7 @@ NOTED = {
     "import os\nos.mkdir('x')": "opens files",
     "from multiprocessing import shared_memory\nshared_memory.SharedMemory('x43', True, 8).unlink()": "memory",
     "import socket\nsocket.socket()": "network",
-    f"{PATCH}r.is_unchanged = lambda before, value: True": "replaces helpers.grading.run_on_ranks.is_unchanged",
+    f"{PATCH}r.is_unchanged = lambda before, value: True": "replaces helpers.grading.observed_function.is_unchanged",
     f"{PATCH}c.CommRecorder.add = print": "replaces CommRecorder.add",
     f"{PATCH}r.ObservedFunction.__call__.__code__ = (lambda self, *a, **k: 1).__code__": "replaces ObservedFunction",
     f"{PATCH}dist.all_reduce = print": "replaces torch.distributed.all_reduce",

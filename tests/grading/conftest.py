@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.grading import NotYet, Verdict, check, grade, mistakes, run_on_ranks, task_of
-from helpers.grading.check import grade_world
-from helpers.grading.mistakes import with_mistakes
+from helpers.grading import NotYet, Verdict, check, grade, mistakes_on_ranks, run_on_ranks, task_of
+from helpers.grading.judging import grade_world
+from helpers.grading.named_mistakes import with_mistakes
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.ranks import Ranks
 
@@ -23,7 +23,7 @@ def ranks():
 @pytest.fixture(autouse=True)
 def time_to_name(monkeypatch):
     """On a busy machine a check gives up naming the mistake; these tests wait for the name."""
-    monkeypatch.setattr(mistakes, "SECONDS", 60.0)
+    monkeypatch.setattr(mistakes_on_ranks, "SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def failing(ranks, graded):
             tried.append(grade_world(task, runner, size, seed))
             if not tried[-1].passed:
                 break
-        tried = with_mistakes(task, sorted(tried, key=lambda one: one.size), lambda: ranks, seed)
+        by_size = sorted(tried, key=lambda one: one.size)
+        tried = with_mistakes(task, by_size, mistakes_on_ranks.trial_on(lambda: ranks), seed)
         told = Verdict.of(task, tried, seconds=0.0, seed=seed)
         return told if told.mistake in allowed else graded(submission, seed=seed)
 

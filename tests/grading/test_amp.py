@@ -11,7 +11,8 @@ from torch import nn
 from helpers.grading import grade, task_of
 from helpers.grading.amp import number_formats, scaler, training_step
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.histories import ANY_VALUE, as_number, is_same, judge_history, overflow_notes, run_to_end
+from helpers.grading.kit.histories import judge_history, overflow_notes, run_to_end
+from helpers.grading.plain_data import ANY_VALUE, as_number, is_same
 from helpers.grading.task import JudgedWorld, RunFailure
 from helpers.learner.words import Words
 from tests.grading.known_mistakes import repeated

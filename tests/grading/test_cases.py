@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.grading.task import Case, CaseGenerator, Variations
+from helpers.grading.task import Case, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 from tests.grading.known_mistakes import repeated
 
 VARIATIONS = Variations(

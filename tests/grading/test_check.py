@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 import torch.distributed as dist
 
-from helpers.grading import NotYet, check, grade, mistakes, run_on_ranks, tasks_of
+from helpers.grading import NotYet, check, grade, named_mistakes, run_on_ranks, tasks_of
 from helpers.grading.registry import similar_name
 from helpers.grading.task import RunFailure, TaskRun
 from helpers.learner import progress
@@ -61,7 +61,7 @@ def test_an_interrupt_while_the_mistake_is_looked_for_leaves_what_is_wrong(ranks
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mistakes, "with_mistakes", interrupted)
+    monkeypatch.setattr(named_mistakes, "with_mistakes", interrupted)
     verdict = grade(KEY, sums, seed=7, ranks=ranks)
     assert not verdict.was_interrupted and verdict.mistake is None
     assert "the gradient of 0.weight is 2.00 times the right value" in verdict.text("en")

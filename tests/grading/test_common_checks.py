@@ -7,10 +7,11 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import common_checks, grade
-from helpers.grading.common_checks import forgive_rounding
-from helpers.grading.kit.comparisons import expect_tensor
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.rounding import forgive_rounding
 from helpers.grading.run_on_ranks import board_counts
-from helpers.grading.task import Case, CaseGenerator, TaskRun
+from helpers.grading.task import Case, TaskRun
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.ranks.wire import wire
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import grade, task_of
-from helpers.grading.composing import loss_and_gradients, meshes, placement
+from helpers.grading.composing import batch, loss_and_gradients, meshes, placement
 from helpers.specs.mesh import Mesh
 from tests.grading.known_mistakes import repeated, world_of
 
@@ -55,11 +55,11 @@ def test_the_right_numbering_has_tp_fastest_then_dp_and_pp_slowest():
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 2), (4, 3, 1)])
 def test_the_copies_share_the_rows_out_and_the_ranks_of_a_copy_have_the_same(sizes):
     mesh, rows = Mesh(**dict(zip(meshes.AXES, sizes, strict=True))), list(range(24))
-    own = [placement.right_rows(rows, rank, *sizes, 2) for rank in range(mesh.world_size)]
+    own = [batch.right_rows(rows, rank, *sizes, 2) for rank in range(mesh.world_size)]
     for group in mesh.groups("dp"):
         assert [row for rank in group for part in own[rank] for row in part] == rows
     assert all(own[group[0]] == own[rank] for group in mesh.groups("pp", "tp") for rank in group)
-    assert placement.right_rows(rows[1:], 0, *sizes, 2) == placement.REFUSED
+    assert batch.right_rows(rows[1:], 0, *sizes, 2) == batch.REFUSED
 
 
 @repeated("seed", SEEDS)

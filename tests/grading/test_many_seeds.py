@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.grading import task_of
-from helpers.grading.check import grade_world
+from helpers.grading.judging import grade_world
 from helpers.grading.run_on_ranks import LocalRunner
 from tests.grading.chapters import EXERCISES
 from tests.grading.fresh import fresh

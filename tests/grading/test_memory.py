@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from helpers.grading import grade, task_of
 from helpers.grading.kit.histories import run_to_end
-from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread, simplified
+from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.memory import byte_formulas, saved_activations, training_loops
+from helpers.grading.plain_data import simplified
 from helpers.grading.task import RankContext
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan

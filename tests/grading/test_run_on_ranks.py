@@ -14,8 +14,11 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.grading import grade, run_on_ranks, task_of
-from helpers.grading.check import inputs_by_rank
-from helpers.grading.run_on_ranks import LocalRunner, ObservedFunction, as_plain_data, without_grader_lines
+from helpers.grading.failures import without_grader_lines
+from helpers.grading.judging import inputs_by_rank
+from helpers.grading.observed_function import ObservedFunction, is_unchanged, snapshot
+from helpers.grading.plain_data import as_plain_data
+from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.safeguards.limits import TooLong, processor_limit
 from tests.ranks.processes.test_messages import hears_nothing_from_now_on
 
@@ -228,10 +231,10 @@ def test_a_result_in_the_memory_of_an_argument_is_seen(result):
 
 def test_a_module_is_as_it_was_only_with_the_same_parameters():
     model = nn.Linear(2, 2)
-    kept = run_on_ranks.snapshot(model)
-    assert run_on_ranks.is_unchanged(kept, model)
+    kept = snapshot(model)
+    assert is_unchanged(kept, model)
     model.weight = nn.Parameter(model.weight.detach().clone())
-    assert not run_on_ranks.is_unchanged(kept, model)
+    assert not is_unchanged(kept, model)
 
 
 class Steps:

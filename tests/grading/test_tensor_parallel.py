@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.comparisons import is_close
+from helpers.grading.kit.tensor_comparisons import is_close
 from helpers.grading.tensor_parallel import forward_backward, forward_only, linear_layers, vocab_loss
 from tests.grading.known_mistakes import repeated
 from tests.grading.submissions import MUTANTS

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.comparisons import is_close
+from helpers.grading.kit.tensor_comparisons import is_close
 from helpers.grading.zero import cost, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan

@@ -42,8 +42,8 @@ def slowly(*_, **__):
     open({began!r}, "w").close()
     time.sleep(1000)
 
-check_module = sys.modules["helpers.grading.check"]
-spec, judge_case = pool.Pool._spec, check_module.judge_case
+judging = sys.modules["helpers.grading.judging"]
+spec, judge_case = pool.Pool._spec, judging.judge_case
 
 def alone(self, rank):  # each rank waits for one more than there will be, so the start does not end
     open({began!r}, "w").close()
@@ -96,8 +96,8 @@ WAITS = {
         **CHECK | {"then": STARTS + CHECKS_WORK},
     ),
     "a check, its judge is at work": Wait(
-        source="check_module.judge_case = slowly\ncheck('03.average', right)",
-        **CHECK | {"then": "check_module.judge_case = judge_case\n" + CHECKS_WORK},
+        source="judging.judge_case = slowly\ncheck('03.average', right)",
+        **CHECK | {"then": "judging.judge_case = judge_case\n" + CHECKS_WORK},
     ),
     "an exercise": Wait(source="exercise('03.average', endless)", is_marked=False, **CHECK),
     "a drill": Wait(

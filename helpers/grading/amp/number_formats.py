@@ -27,17 +27,17 @@ from helpers.grading.amp import LAB
 from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.kit.histories import History, as_number, named_copies, run_to_end
+from helpers.grading.kit.histories import History, named_copies, run_to_end
+from helpers.grading.plain_data import as_number
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
     Task,
     Variations,
     recognise_errors,
-    with_layout,
 )
+from helpers.grading.tensor_cases import CaseGenerator, with_layout
 from helpers.learner.words import Words
 
 words = LAB.messages

@@ -25,9 +25,9 @@ from helpers.grading.amp import LAB
 from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.kit.histories import History, as_number, named_copies, overflow_notes, run_to_end
+from helpers.grading.kit.histories import History, named_copies, overflow_notes, run_to_end
+from helpers.grading.plain_data import as_number
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
@@ -36,6 +36,7 @@ from helpers.grading.task import (
     Variations,
     recognise_errors,
 )
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages

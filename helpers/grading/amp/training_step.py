@@ -28,7 +28,15 @@ from helpers.grading.amp import LAB
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import History, judge_history, overflow_notes, run_to_end
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    Task,
+    Variations,
+    recognise_errors,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages

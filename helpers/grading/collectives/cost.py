@@ -20,12 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from helpers.grading.collectives import LAB
 from helpers.grading.kit.answers import is_number
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.plain_data import is_tensor
+from helpers.grading.task import JudgedWorld, Judgement, NumberGenerator, RankContext, Task
 from helpers.quantities import costs
 from helpers.specs import Link
 
@@ -56,7 +55,7 @@ class CostQuestion:
         return costs.sent_bytes("all_reduce", self.n, self.N, "ring"), ring, tree, "ring" if ring < tree else "tree"
 
 
-def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws questions with sizes from 100 bytes to 1 GB.
 
     Every other size is near the crossover, the size at which ring and tree take equally long.
@@ -145,8 +144,8 @@ def is_close_number(right: float, got: Any) -> bool:
 
     A tensor may have been computed in float32, so its tolerance is larger.
     """
-    value = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
-    return is_number(value) and math.isclose(right, value, rel_tol=1e-6 if isinstance(got, Tensor) else 1e-9)
+    value = got.item() if is_tensor(got) and got.numel() == 1 else got
+    return is_number(value) and math.isclose(right, value, rel_tol=1e-6 if is_tensor(got) else 1e-9)
 
 
 COST = Task(
@@ -156,4 +155,5 @@ COST = Task(
     run_submission=run_submission,
     judge=judge,
     world_sizes=(1,),
+    needs_torch=False,
 )

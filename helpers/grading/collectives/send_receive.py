@@ -29,7 +29,7 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.collectives import LAB
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.kit.messages import (
     RETURNED,
     expect_messages,
@@ -38,7 +38,16 @@ from helpers.grading.kit.messages import (
     sends_of,
     worlds_of_calls,
 )
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_tensor, is_close
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.composing import LAB
+from helpers.grading.composing.groups import process_groups
 from helpers.grading.composing.meshes import (
     ENDS,
     group_inputs,
@@ -36,12 +37,20 @@ from helpers.grading.composing.meshes import (
     mesh_in,
     mesh_of_case,
     mesh_text,
-    process_groups,
     sizes_of,
 )
-from helpers.grading.kit.comparisons import expect, expect_number, expect_tensor, with_rule
-from helpers.grading.kit.model_tools import shortened
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.comparisons import expect, with_rule
+from helpers.grading.kit.tensor_comparisons import expect_number, expect_tensor
+from helpers.grading.plain_data import shortened
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 

@@ -1,4 +1,4 @@
-"""Provides the meshes of a number of ranks, and on each rank the process groups of a mesh, for the tasks of lab 09.
+"""Provides the meshes of a number of ranks, for the tasks of lab 09.
 
 A `Mesh(dp=2, pp=1, tp=2)` numbers four ranks along three axes: dp for data parallel replicas, pp for pipeline stages,
 tp for tensor parallel shards. `mesh.groups("tp")` are the lists of ranks that differ on this axis alone, and
@@ -8,12 +8,12 @@ tp for tensor parallel shards. `mesh.groups("tp")` are the lists of ranks that d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
-from helpers.grading.task import CaseGenerator
 from helpers.specs.mesh import Mesh
+
+if TYPE_CHECKING:
+    from helpers.grading.tensor_cases import CaseGenerator
 
 AXES = ("dp", "pp", "tp")  # in the order in which the lab names them
 ENDS = "ends"  # the first and the last stage of a pipeline, which share a tied weight
@@ -77,19 +77,3 @@ def group_inputs(mesh: Mesh, rank: int) -> dict[str, Any]:
 def mesh_in(inputs: dict[str, Any]) -> Mesh:
     """The mesh that `group_inputs` put into a rank's inputs."""
     return Mesh(**inputs["mesh"])
-
-
-# -- on a rank -------------------------------------------------------------------------------------------------------
-# The group of all ranks of a world -> the ranks of a group -> the group. Worlds of other sizes have other groups.
-_created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
-
-
-def process_groups(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
-    """This rank's process group on each axis, and on "ends" if its stage is the first or the last.
-
-    All ranks have to create all groups in one order. Those of every mesh are therefore created at the first call,
-    before an answer that fails can stop a rank between two of them.
-    """
-    if (world := dist.group.WORLD) not in _created:
-        _created[world] = {tuple(ranks): dist.new_group(ranks) for ranks in inputs["all_groups"]}
-    return {axis: _created[world][tuple(ranks)] for axis, ranks in inputs["groups"].items()}

@@ -1,9 +1,9 @@
-"""Judges 09.places, 09.batch and 09.seeds: where a rank of a mesh is, what it computes, and what it draws.
+"""Judges 09.places and 09.seeds: where a rank of a mesh is, and what it draws.
 
-09.places asks for a rank's coordinates and for all groups, and 09.batch for the rows of a batch that a rank computes.
-09.seeds asks for seeds, which some ranks must share and others must not. Its judge names mistakes itself, because any
-numbers will do as seeds, and a mistake can be made in any of four kinds of them, so no single edit stands for it.
-The learner's function is called in one process for every rank of several meshes.
+09.places asks for a rank's coordinates and for all groups. 09.seeds asks for seeds, which some ranks must share and
+others must not. Its judge names mistakes itself, because any numbers will do as seeds, and a mistake can be made in any
+of four kinds of them, so no single edit stands for it. The learner's function is called in one process for every rank
+of several meshes.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `run_…` calls the learner's function, `submitted`, with
@@ -18,20 +18,23 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, sizes_of
 from helpers.grading.kit import answers
-from helpers.grading.kit.answers import question_task, run_questions, shortened
+from helpers.grading.kit.answers import question_task, run_questions
 from helpers.grading.kit.comparisons import COMMA, expect
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.plain_data import shortened
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    NumberGenerator,
+    RankContext,
+    Task,
+)
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -41,7 +44,7 @@ words = LAB.messages
 Places = list[Any]  # an answer as a list: a dict of the rank's coordinates, then for each of AXES all its groups
 
 
-def make_places(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_places(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank of meshes with one axis, with two and with three. sizes: (dp, pp, tp) of each mesh."""
     sizes = [(1, 1, 1), (rng.integer(2, 5), 1, 1), (1, rng.integer(2, 5), 1), (1, 1, rng.integer(2, 5))]
     sizes += [(2, 2, 2), (2, 1, 4), (3, 2, 1), (1, 4, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
@@ -99,98 +102,7 @@ PLACES = question_task(
     rules=[rule_of_place, *(functools.partial(rule_of_groups, axis) for axis in AXES)],
     make_inputs=make_places,
     run_submission=run_places,
-)
-
-
-# -- 09.batch --------------------------------------------------------------------------------------------------------
-SHAPES_OF_ROWS = ((2, 3), (2,), ())  # the shapes that one row of a batch can have
-REFUSED = "ValueError"  # stands for the answer of a function that raised one, as it must if a batch cannot be divided
-Rows = list[list[int]]  # the numbers of the rows in each micro-batch
-
-
-def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of several meshes, with a batch that can be divided; then batches that mostly must be refused.
-
-    A call is (rows in the batch, dp, pp, tp, micro-batches).
-    """
-    calls = []
-    for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
-        m = rng.integer(2, 3) if dp < 3 else 2  # micro-batches; never three with three replicas, so batches stay short
-        calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
-    # Two more batches that can be divided, in which a micro-batch has a single row and the batch has one or two. Then
-    # two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
-    calls += [(1, 1, 1, 1, 1), (2, 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    # Four more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and the
-    # other 3; of 9 rows two replicas get 4 each, which m divides, and one is left; there are fewer rows than
-    # micro-batches.
-    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2), (9, 2, 1, 1, 2), (3, 2, 1, 1, 2)]
-    # sizes: dp, pp and tp, of which the product is the number of ranks, and the micro-batches.
-    return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
-
-
-def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The numbers of the rows that the learner's function returns.
-
-    Each element of a row is the row's number, so that a part with other columns shows.
-    """
-
-    def numbers_of_rows(rows: list[int], *args: int) -> Any:
-        """What the learner's function returns for a batch of these rows; args are the rest of the case."""
-        _, _, pp, tp, _ = args
-        shape = SHAPES_OF_ROWS[pp * tp % len(SHAPES_OF_ROWS)]
-        try:
-            parts = submitted(torch.tensor(rows).view(-1, *[1] * len(shape)).repeat(1, *shape), *args)
-        except ValueError:
-            return REFUSED
-        return [row_numbers(part, shape) for part in parts] if isinstance(parts, tuple | list) else parts
-
-    return run_questions(numbers_of_rows, inputs, context, BATCH)  # the Task, which an error names
-
-
-def row_numbers(part: Any, shape: tuple[int, ...]) -> Any:
-    """The numbers in a part of a batch whose rows have this shape; anything but a part of the batch as it is."""
-    is_rows = isinstance(part, Tensor) and part.dim() and part.shape[1:] == shape and part.dtype == torch.int64
-    return part.flatten(1)[:, 0].tolist() if is_rows and shape else part.tolist() if is_rows else part
-
-
-def right_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
-    """The rows of this rank in m micro-batches; refused unless dp * m divides the batch."""
-    if len(rows) % (dp * m):
-        return REFUSED
-    own = torch.tensor(rows).chunk(dp)[rank // tp % dp]  # rank // tp % dp is the dp coordinate
-    return [part.tolist() for part in own.chunk(m)]
-
-
-def rule_of_rows(case: Sequence[Any], answer: Any) -> Words:
-    """Whether this batch can be divided, and if so, which rows belong to the replica of this rank."""
-    rows, rank, dp, _, tp, m = case
-    replica, own = rank // tp % dp, len(rows) // dp
-    rule = words["rule_of_refusal" if len(rows) % (dp * m) else "rule_of_rows"]
-    return rule.format(
-        product=dp * m, n=len(rows), dp=dp, m=m, rank=rank, replica=replica, own=own, first=replica * own
-    )
-
-
-ERRORS = {"AssertionError": "other_exception", "IndexError": "index_beyond_dp"}  # the class of an exception -> the hint
-
-
-def recognise_batch(failure: RunFailure) -> list[str]:
-    """The hint that fits the class of the exception, or torch's error about a dimension that a batch does not have."""
-    if "Dimension out of range" in failure.text:
-        return ["rows_with_columns"]
-    return [key for name, key in ERRORS.items() if name == failure.type_name]
-
-
-BATCH = question_task(
-    "09.batch",
-    "own_rows(batch, rank, dp, pp, tp, num_microbatches)",
-    words["rows_of_micro_batches"],
-    right_rows,
-    rules=[rule_of_rows],
-    make_inputs=make_batch,
-    run_submission=run_batch,
-    must_not_change=("batch",),
-    recognise_failure=recognise_batch,
+    needs_torch=False,
 )
 
 
@@ -252,7 +164,7 @@ OTHER_SEEDS = (1, 1000, 2**16)  # they are added to the seed of these ranks, to 
 SEED_RANGE = range(2**63)
 
 
-def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_seeds(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank of every mesh, with one seed for each mesh; at last the ranks of the first mesh with other seeds.
 
     The first seed is even, so that half of it is also half of the next one, rounded down. The smallest and the largest
@@ -383,4 +295,5 @@ SEEDS = Task(
     judge=judge_seeds,
     must_not_change=("place", "sizes"),
     runs_on="process",
+    needs_torch=False,
 )

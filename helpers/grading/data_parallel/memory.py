@@ -17,8 +17,9 @@ from typing import Any
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit.comparisons import expect_equal
-from helpers.grading.kit.model_tools import simplified
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.plain_data import simplified
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.tensor_cases import CaseGenerator
 
 words = LAB.messages
 

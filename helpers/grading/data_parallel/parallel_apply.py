@@ -27,8 +27,10 @@ import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import LAB
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.ranks.processes.limits import load_per_core
 
 words = LAB.messages

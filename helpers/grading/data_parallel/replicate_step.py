@@ -27,8 +27,17 @@ from torch import Tensor, nn
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
+from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.tensor_comparisons import expect_tensor, expect_tensors
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    Task,
+    Variations,
+    recognise_errors,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 
 words = LAB.messages
 

@@ -23,8 +23,17 @@ import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import LAB
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
+from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    Task,
+    Variations,
+    recognise_errors,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 
 words = LAB.messages
 

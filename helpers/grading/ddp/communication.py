@@ -37,18 +37,9 @@ from helpers.grading.ddp.gradients import (
     without_frozen,
 )
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import (
-    NamedTensors,
-    expect,
-    expect_equal,
-    expect_only_ops,
-    expect_payload_bytes,
-    expect_tensors,
-    is_close,
-    with_rule,
-)
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, expect_payload_bytes, with_rule
+from helpers.grading.kit.tensor_comparisons import NamedTensors, expect_tensors, is_close
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
@@ -57,6 +48,7 @@ from helpers.grading.task import (
     Variations,
     recognise_errors,
 )
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 from helpers.records import CommEvent
 

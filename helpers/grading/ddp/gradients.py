@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, with_rule
+from helpers.grading.kit.comparisons import expect, with_rule
+from helpers.grading.kit.tensor_comparisons import NamedTensors, expect_tensors
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
@@ -35,6 +35,7 @@ from helpers.grading.task import (
     Variations,
     recognise_errors,
 )
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages

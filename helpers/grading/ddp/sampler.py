@@ -26,7 +26,8 @@ from typing import Any
 
 from helpers.grading.ddp import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, with_rule
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 
 words = LAB.messages
 

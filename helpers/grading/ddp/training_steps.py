@@ -26,10 +26,10 @@ from helpers.grading.ddp.gradients import (
     without_frozen,
 )
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
+from helpers.grading.kit.comparisons import expect, expect_equal, with_rule
 from helpers.grading.kit.model_tools import scaled
+from helpers.grading.kit.tensor_comparisons import expect_tensor, expect_tensors
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
@@ -38,6 +38,7 @@ from helpers.grading.task import (
     Variations,
     recognise_errors,
 )
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words, book
 
 if TYPE_CHECKING:

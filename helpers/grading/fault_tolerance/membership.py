@@ -16,13 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from helpers.grading.fault_tolerance import LAB
-from helpers.grading.fault_tolerance.resuming import first_difference
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import COMMA
-from helpers.grading.task import CaseGenerator, RankContext
+from helpers.grading.task import NumberGenerator, RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages
@@ -47,7 +44,7 @@ TWO_BEHIND, FAR_BEHIND = (1, 5, 32), (1, 3, 32)  # hung, and more than one step 
 PATIENT_LIMITS = {"late": 3, "dead": 30, "hung": 20}
 
 
-def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_verdict(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Small jobs, then random mixtures, whose ranks are far from every limit, exactly at one, or a second beyond it.
 
     A job is a list with the status of each rank. The last of the small ones is in its first step, and its first beats
@@ -74,7 +71,7 @@ def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float, scale: int = 1) -> list[Any]:
+def draw_beats(rng: NumberGenerator, job: list[Status | None], age: float, scale: int = 1) -> list[Any]:
     """A case whose beats give the ranks of a job this status: beats, number of ranks, start, now, and the limits.
 
     The job began `age` seconds ago. A rank's own clock may be hours off. scale: multiplies all times and limits.
@@ -132,7 +129,7 @@ def verdicts(*case: Any) -> list[str]:
 def verdict_rule(case: list[Any], got: Any) -> Words:
     """What the watcher knows of the first rank whose verdict is wrong, and for whom this rank may wait."""
     found, limits = statuses(*case[:-1]), case[-1]
-    rank = first_difference(verdicts(*case), got)
+    rank = answers.first_difference(verdicts(*case), got)
     silence, step, seconds = found[rank]
     steps = [one[1] for one in found]
     dead = [str(one) for one, status in enumerate(found) if status[0] > limits["dead"]]
@@ -148,6 +145,7 @@ VERDICT = answers.question_task(
     verdicts,
     make_inputs=make_verdict,
     rules=[verdict_rule],
+    needs_torch=False,
 )
 
 # -- 12.regroup ------------------------------------------------------------------------------------------------------
@@ -156,7 +154,7 @@ NodeNames = Sequence[str]
 NextGroup = list[Any]
 
 
-def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_regroup(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Groups with and without spares, with dead spares, too few nodes and just enough; then random ones.
 
     The dead nodes come in any order, which is not that of the ranks.
@@ -168,19 +166,19 @@ def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     groups += [(3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1), (4, 8, [3, 1, 0, 2], [1], 4)]  # in the last all ranks died
     for num_spares in (0, 1, 2, 3, 3):
         size = rng.integer(3, 6)
-        dead = torch.randperm(size, generator=rng)[: rng.integer(1, 3)].tolist()
+        dead = rng.permutation(size)[: rng.integer(1, 3)]
         groups.append((size, num_spares, dead, list(range(rng.integer(0, num_spares))), 1))
     return [{"cases": [draw_nodes(rng, *group) for group in groups]}]
 
 
 def draw_nodes(
-    rng: CaseGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], needed: int
+    rng: NumberGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], needed: int
 ) -> list[Any]:
     """A case of `size` ranks: nodes by rank, spares, dead nodes, nodes needed, generation, and restarts.
 
     The names are in no order. How often each node was restarted is part of the case and must not matter.
     """
-    names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
+    names = [f"node{10 + i}" for i in rng.permutation(size + num_spares)]
     ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
     spares[-3:] = sorted(spares[-3:], reverse=True)  # so that those that are left are not in the order of their names
     dead_names = [ranks[rank] for rank in dead] + [spares[i] for i in dead_spares]
@@ -234,4 +232,5 @@ REGROUP = answers.question_task(
     run_submission=run_regroup,
     rules=[regroup_rule] * 3,
     must_not_change=("ranks", "spares", "dead"),
+    needs_torch=False,
 )

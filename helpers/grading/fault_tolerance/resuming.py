@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,17 +21,12 @@ from torch import Tensor
 
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
-from helpers.grading.task import CaseGenerator, RankContext
+from helpers.grading.plain_data import shortened
+from helpers.grading.task import RankContext
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
-
-
-def first_difference(right: list[Any], got: Any) -> int:
-    """The index of the first item of `right` that `got` does not have; the last one if `got` has all, and then more."""
-    pairs = zip_longest(right, got if isinstance(got, list | tuple) else [])
-    wrong = (i for i, pair in enumerate(pairs) if not answers.is_same_answer(*pair))
-    return min(next(wrong, 0), max(0, len(right) - 1))
 
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
@@ -97,13 +92,13 @@ def resume_rule(case: list[Any], got: Any) -> Words:
     """Where the first wrong step of this rank begins, and where its first wrong position lies."""
     state, orders, batch, rank, dp, _ = case
     right, rows = next_samples(*case), got if isinstance(got, list | tuple) else []
-    step = first_difference(right, got)
+    step = answers.first_difference(right, got)
     own, n = block(state["trained"] + step * batch, batch, rank, dp), len(orders[0])
-    position = own[first_difference(right[step], rows[step] if step < len(rows) else [])]
+    position = own[answers.first_difference(right[step], rows[step] if step < len(rows) else [])]
     values = {"step": step, "rank": rank, "first": own[0], "last": own[-1], "trained": state["trained"]}
     order = orders[position // n % NUM_EPOCHS]
     values |= {"earlier": step * batch, "before": rank * (batch // dp), "position": position, "epoch": position // n}
-    return words["resume_rule"].format(**values, place=position % n, order=answers.shortened(order))
+    return words["resume_rule"].format(**values, place=position % n, order=shortened(order))
 
 
 RESUME = answers.question_task(
@@ -192,7 +187,7 @@ def elements_rule(case: list[Any], got: Any) -> Words:
     low, high = share_of(total, rank, ranks)
     if low == high:
         return words["no_elements_rule"].format(rank=rank, ranks=ranks, low=low)
-    element = low + first_difference(list(range(low, high)), got)
+    element = low + answers.first_difference(list(range(low, high)), got)
     file, start, stop = next(piece for piece in pieces if piece[1] <= element < piece[2])
     values = {"rank": rank, "ranks": ranks, "total": total, "low": low, "high": high, "element": element}
     return words["elements_rule"].format(**values, file=file, start=start, stop=stop, place=element - start)

@@ -25,7 +25,7 @@ from typing import Any
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import expect
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, NumberGenerator, RankContext, Task
 from helpers.learner.words import Words
 
 words = LAB.messages
@@ -182,7 +182,7 @@ SaveCase = Mapping[str, Any]  # "files" in the beginning, "name" of the checkpoi
 ON_GOOD_DISK = Words.of("")  # what a message says about a disk that is not full: nothing
 
 
-def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_save(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """An old checkpoint that is as long as the new one, longer, shorter, missing, and much longer.
 
     In the third case there are also partial files of a writer that was killed before.
@@ -198,7 +198,7 @@ def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def draw_letters(rng: CaseGenerator, count: int) -> str:
+def draw_letters(rng: NumberGenerator, count: int) -> str:
     """The content of a file: so many random letters."""
     return "".join(chr(ord("a") + rng.integer(0, 25)) for _ in range(count))
 
@@ -294,13 +294,14 @@ SAVE = Task(
     judge=judge_save,
     recognise_failure=lambda failure: ["no_such_file"] if "there is no file" in failure.text else [],
     runs_on="process",
+    needs_torch=False,
 )
 
 # -- 12.interval -----------------------------------------------------------------------------------------------------
 MARGIN = 0.1  # of a step, around .5: no case is so near to where rounding to whole steps would be in doubt
 
 
-def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_interval(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Young's own example, a large job, one that saves after each step, one that saves seldom, short steps; then more.
 
     A case is: nodes, and in seconds a node's mean time between failures, a save, a repair, and a step. The large job
@@ -346,4 +347,5 @@ INTERVAL = answers.question_task(
     best_interval,
     make_inputs=make_interval,
     rules=[interval_rule],
+    needs_torch=False,
 )

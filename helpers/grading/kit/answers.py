@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, with_rule
-from helpers.grading.kit.model_tools import shortened, simplified
+from helpers.grading.plain_data import shortened, simplified
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book
 
@@ -131,6 +131,13 @@ def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
     if is_number(right) and is_number(got):
         return math.isclose(right, got, rel_tol=tolerance, abs_tol=ABSOLUTE_TOLERANCE)
     return type(right) is type(got) and right == got
+
+
+def first_difference(right: list[Any], got: Any) -> int:
+    """The index of the first item of `right` that `got` does not have; the last one if `got` has all, and then more."""
+    pairs = zip_longest(right, got if isinstance(got, list | tuple) else [])
+    wrong = (i for i, pair in enumerate(pairs) if not is_same_answer(*pair))
+    return min(next(wrong, 0), max(0, len(right) - 1))
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

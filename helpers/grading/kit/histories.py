@@ -1,27 +1,25 @@
-"""Compares a training run of several steps with the right one, and outputs with those of a known mistake.
+"""Compares a training run of several steps with the right one.
 
 A history is what such a run leaves behind: a list of steps, each of which maps names to numbers, texts and tensors, as
-in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history. `is_same` compares
-any outputs, with a wider tolerance. `Words` is a text in English and Chinese, and `words[…]` is one of values.yaml.
+in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history. `Words`
+is a text in English and Chinese, and `words[…]` is one of values.yaml.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
+from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.plain_data import as_number
 from helpers.grading.task import Judgement
 from helpers.learner.words import Words, book
 
 words = book("values")
 History = Sequence[Mapping[str, Any]]  # for each step its values by name
-ANY_VALUE = "<ellipsis>"  # what `...` becomes as plain data
-TOLERANCE = 1e-5  # relative, within which a value counts as that of a mistake
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
@@ -50,47 +48,9 @@ def compare_value(name: Words, right: Any, got: Any, rank: int | None = None) ->
     return expect_equal(name, right, as_number(got) if isinstance(right, float) else got, rank=rank)
 
 
-def as_number(value: Any) -> Any:
-    """A number or a tensor of one element as a float, which a later step cannot change in place; anything else as it
-    is."""
-    value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
 def _is_right_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
     """Whether every value of this step is right. value_name only needs some step, for a sentence that is not shown."""
     return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
-
-
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two outputs, of lists and dicts of values, agree up to TOLERANCE.
-
-    In `a`, the value `...`, as plain data has it, agrees with anything.
-    """
-    if isinstance(a, Mapping):
-        return isinstance(b, Mapping) and a.keys() == b.keys() and all(is_same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return isinstance(b, list) and len(a) == len(b) and all(map(is_same, a, b))
-    return (isinstance(a, str) and a == ANY_VALUE) or _is_equal(a, b)
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    """Whether two values agree: floats up to TOLERANCE, where NaN equals NaN, and whole numbers exactly.
-
-    A number equals a tensor with this one element. In a tensor of floats, TOLERANCE is relative to the largest value,
-    since small ones may be what is left of a sum.
-    """
-    if isinstance(a, Tensor):
-        if not (isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype):
-            return False
-        largest = a[a.isfinite()].abs().max().item() if a.is_floating_point() and a.isfinite().any() else 0.0
-        return torch.allclose(a, b, rtol=0, atol=TOLERANCE * largest, equal_nan=a.is_floating_point())
-    if type(a) is int and type(b) is int:
-        return a == b
-    a, b = as_number(a), as_number(b)
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
-    return type(a) is type(b) and a == b
 
 
 # -- making histories ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Small float64 models, plain gradient descent and a meter of memory, for tasks whose answers train or run a model.
 
 A task's `make_inputs` draws weights with `random_weights`, its `run_submission` builds the model on each rank and
-watches the bytes with `MemoryMeter`, and its `judge` computes what one process gives. The last functions here look at
+watches the bytes with `MemoryMeter`, and its `judge` computes what one process gives. `describe_if_detached` looks at
 what a learner's function returned.
 """
 
@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from helpers.grading.task import CaseGenerator
-
-MAX_SHOWN = 80  # characters of a value that a sentence shows
+from helpers.grading.tensor_cases import CaseGenerator
 
 
 def mlp(widths: list[int]) -> nn.Sequential:
@@ -172,31 +170,3 @@ def describe_if_detached(value: Any) -> str:
     if not isinstance(value, Tensor):
         return "None" if value is None else type(value).__name__
     return "" if value.requires_grad else "Tensor(requires_grad=False)"
-
-
-def simplified(value: Any) -> Any:
-    """The value in the simplest types, also inside dicts and lists, so that it can be compared with a right answer.
-
-    A tensor of one element becomes its number, a tuple a list, and 3.0 becomes 3, since it is no mistake to divide with
-    `/` where the result is a whole number.
-    """
-    if isinstance(value, dict):
-        return {key: simplified(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [simplified(item) for item in value]
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def shortened(value: Any) -> str:
-    """The value as a text of at most MAX_SHOWN characters; a tensor by its shape."""
-    return shortened_text(f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value))
-
-
-def shortened_text(text: str, start: int = 0) -> str:
-    """At most MAX_SHOWN characters of a text, from `start` on."""
-    if start == 0 and len(text) <= MAX_SHOWN:
-        return text
-    end = start + MAX_SHOWN - 4
-    return ("… " if start else "") + text[start:end] + (" …" if end < len(text) else "")

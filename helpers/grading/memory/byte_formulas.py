@@ -19,14 +19,13 @@ from fractions import Fraction
 from math import isclose, isfinite
 from typing import Any
 
-import torch
-
 from helpers.grading.kit.answers import is_number, is_same_answer, run_questions
-from helpers.grading.kit.comparisons import expect, shortened, with_rule
-from helpers.grading.kit.model_tools import simplified
+from helpers.grading.kit.comparisons import expect, with_rule
 from helpers.grading.memory import LAB
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, Task
+from helpers.grading.plain_data import shortened, simplified
+from helpers.grading.task import JudgedWorld, Judgement, NumberGenerator, Task
 from helpers.learner.words import Words
+from helpers.predict.least_squares import least_squares
 
 words = LAB.messages
 AND = Words(en=" and ", zh="，以及 ")
@@ -71,7 +70,7 @@ class SumFormula:
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any) -> Task:
     """The Task of a formula, in one process. key: "05.count"."""
     parts = {"make_inputs": make_inputs, "run_submission": run_questions, "judge": judge}
-    return Task(key=key, signature=signature, runs_on="process", **parts)
+    return Task(key=key, signature=signature, runs_on="process", needs_torch=False, **parts)
 
 
 def terms_of_difference(
@@ -83,13 +82,15 @@ def terms_of_difference(
     """
     if got == right or not all(isinstance(given, int | float) and isfinite(given) for given in got):
         return {}
-    differences = [float(given - expected) for given, expected in zip(got, right, strict=True)]
+    differences = [Fraction(given) - expected for given, expected in zip(got, right, strict=True)]
     for names in (names for count in (1, 2, 3) for names in itertools.combinations(units[0], count)):
-        columns = torch.tensor([[of_case[name] for name in names] for of_case in units], dtype=torch.float64)
-        solution = torch.linalg.lstsq(columns, torch.tensor(differences).double()[:, None], driver="gelsd").solution
-        terms = [Fraction(n).limit_denominator(4) for n in solution.flatten().tolist()]
-        sums = columns @ torch.tensor([float(n) for n in terms], dtype=torch.float64)
-        if all(terms) and all(map(isclose, sums.tolist(), differences)):
+        rows = [[Fraction(of_case[name]) for name in names] for of_case in units]
+        try:
+            terms = [n.limit_denominator(4) for n in least_squares(rows, differences)]
+        except ZeroDivisionError:  # one unit is a multiple of others, and fewer units have been tried before
+            continue
+        sums = [sum(n * size for n, size in zip(terms, row, strict=True)) for row in rows]
+        if all(terms) and all(map(isclose, sums, differences)):
             return dict(zip(names, terms, strict=True))
     return {}
 
@@ -113,7 +114,7 @@ COUNT_FORMULA = SumFormula(
 )
 
 
-def make_count(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_count(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the sizes of three GPTs, none of them a round number; the second has a single layer."""
     cases = [
         [num_layers, rng.integer(100, 1500), rng.integer(3_000, 20_000), rng.integer(100, 4000)]
@@ -136,7 +137,7 @@ LLAMA_FORMULA = SumFormula(
 )
 
 
-def make_llama(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_llama(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the sizes of three Llamas, none of them a round number; the second has a single layer.
 
     Two or more heads share their keys and values.
@@ -161,13 +162,13 @@ BYTES_PER_PARAMETER = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
 
 
-def make_states(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_states(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws numbers of parameters and ranks, and combines each pair with every precision and every ZeRO stage."""
     combined = itertools.product(draw_shard_sizes(rng), BYTES_PER_PARAMETER, range(4))
     return [{"cases": [[num_params, precision, zero, dp] for (num_params, dp), precision, zero in combined]}]
 
 
-def draw_shard_sizes(rng: CaseGenerator) -> list[tuple[int, int]]:
+def draw_shard_sizes(rng: NumberGenerator) -> list[tuple[int, int]]:
     """Numbers of parameters and of ranks.
 
     The division leaves as many parameters as possible, then one, then none; then there is one rank, and last there are
@@ -236,7 +237,7 @@ def units_of_activations(
 ACTIVATIONS_FORMULA = SumFormula("bytes_of_activations", {"rest": 10, "split": 24, "maps": 5}, units_of_activations)
 
 
-def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_activations(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws a layer on one GPU and on several, with and without sequence parallelism, and each with and without flash
     attention."""
     cases = []

@@ -30,21 +30,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.kit.histories import run_to_end
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
+from helpers.grading.kit.tensor_comparisons import expect_tensor, is_close
 from helpers.grading.memory import LAB
 from helpers.grading.memory.training_loops import PADDING, factors_of, judge_divisors, note_bytes
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
     Task,
     Variations,
     recognise_errors,
-    with_layout,
 )
+from helpers.grading.tensor_cases import CaseGenerator, with_layout
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages

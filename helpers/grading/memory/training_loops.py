@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
+from helpers.grading.kit.tensor_comparisons import expect_tensor, expect_tensors, is_close
 from helpers.grading.memory import LAB
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, with_layout
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator, with_layout
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 

@@ -11,8 +11,7 @@ p is the number of stages, one per rank, and m the number of micro-batches. An a
 warm-up. Then it alternates backwards and forwards, and at the end it runs the remaining backwards.
 
 Below the sentence about a wrong answer stands a rule, which says how the right one comes about. `words["…"]` is a
-sentence of messages.yaml, or the name of a value in one. `rng` is a torch.Generator with methods that draw;
-`rng.integer(3, 5)` is 3, 4 or 5.
+sentence of messages.yaml, or the name of a value in one. `rng` draws numbers; `rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from itertools import accumulate, combinations, pairwise, product, zip_longest
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from helpers import schedules
 from helpers.grading.kit import answers
-from helpers.grading.kit.answers import question_task, shortened, simplified
+from helpers.grading.kit.answers import question_task
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, Task
+from helpers.grading.plain_data import shortened, simplified
+from helpers.grading.task import JudgedWorld, Judgement, NumberGenerator, Task
 from helpers.learner.words import Words
 from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
@@ -44,7 +42,7 @@ Actions = list[str]  # what one rank does, in order
 
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
-def make_orders(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_orders(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (rank, p, m) for both tasks.
 
     Two pipelines are asked for each of their ranks; the second one has fewer micro-batches than stages. Then come a
@@ -88,6 +86,7 @@ GPIPE = question_task(
     gpipe,
     make_inputs=make_orders,
     rules=[gpipe_rule],
+    needs_torch=False,
 )
 ONE_F_ONE_B = question_task(
     "06.one_f_one_b",
@@ -96,6 +95,7 @@ ONE_F_ONE_B = question_task(
     one_f_one_b,
     make_inputs=make_orders,
     rules=[one_f_one_b_rule],
+    needs_torch=False,
 )
 
 
@@ -105,13 +105,13 @@ def action_lists(schedule: schedules.Schedule) -> list[Actions]:
     return [list(map(str, row)) for row in schedule.actions]
 
 
-def draw_schedule(rng: CaseGenerator, p: int, m: int, *, has_same_order: bool = True) -> list[Actions]:
+def draw_schedule(rng: NumberGenerator, p: int, m: int, *, has_same_order: bool = True) -> list[Actions]:
     """Any schedule that can run.
 
     has_same_order: all ranks take the micro-batches forward in one random order, and back in another. Otherwise each
     rank takes them in an order of its own.
     """
-    orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
+    orders = {kind: rng.permutation(m) for kind in "FB"}
     schedule: list[Actions] = [[] for _ in range(p)]
     done: set[FinishedAction] = set()
     while any(len(row) < 2 * m for row in schedule):
@@ -130,7 +130,7 @@ MAX_SHOWN_ACTIONS = 8  # of a schedule, in a sentence
 
 
 # -- 06.bubble -------------------------------------------------------------------------------------------------------
-def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_bubble(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (schedule, forward, backward): the actions of each rank, and the seconds of each stage.
 
     Two have equal stages, the first of them so small that a person can follow it. The others have stages of different
@@ -160,13 +160,13 @@ def with_reversed_backwards(schedule: schedules.Schedule) -> list[Actions]:
     return [row[:m] + row[m:][::-1] for row in action_lists(schedule)]
 
 
-def draw_seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
+def draw_seconds(rng: NumberGenerator, p: int) -> list[list[float]]:
     """Seconds of a forward and of a backward on each stage. No two stages need the same time for both together."""
-    order = torch.randperm(p, generator=rng).tolist()  # the fastest stage has number 0
+    order = rng.permutation(p)  # the fastest stage has number 0
     return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
 
 
-def draw_late_peak(rng: CaseGenerator, p: int, m: int) -> list[Actions]:
+def draw_late_peak(rng: NumberGenerator, p: int, m: int) -> list[Actions]:
     """A schedule in which some rank holds most micro-batches only after its first backward.
 
     Whoever counts the forwards before the first backward gets a number that is too small for this rank.
@@ -246,12 +246,13 @@ BUBBLE = answers.question_task(
     must_not_change=("schedule", "forward", "backward"),
     recognise_failure=lambda failure: ["never_ends"] if failure.kind == "too_long" else [],
     cpu_seconds=2.0,
+    needs_torch=False,
 )
 
 
 # -- 06.under_way ----------------------------------------------------------------------------------------------------
 # The learner's function says how many micro-batches must be under way, that is in flight, at the same time.
-def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_under_way(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (p, forward, backward, message): the stages, and three durations in the same unit of time.
 
     First come the numbers of chapter 06, then messages that take no time, and a single rank. In the other cases the
@@ -295,6 +296,7 @@ UNDER_WAY = answers.question_task(
     num_in_flight,
     make_inputs=make_under_way,
     rules=[under_way_rule],
+    needs_torch=False,
 )
 
 
@@ -305,7 +307,7 @@ Costs = Sequence[float]  # of each layer
 Sizes = list[int]  # the number of layers in each stage
 
 
-def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_cut(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (costs, num_stages): some edge cases, and models for which no known shortcut finds the best cut.
 
     A shortcut is a way to cut without a search for the fastest slowest stage; `shortcuts` has all that are known.
@@ -325,7 +327,7 @@ def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def draw_edge_cases(rng: CaseGenerator) -> list[list[Any]]:
+def draw_edge_cases(rng: NumberGenerator) -> list[list[Any]]:
     """Models in which one layer outweighs all others, some layers cost nothing, or all layers cost nothing."""
     cases = []
     for num_layers in (4, rng.integer(5, 8)):
@@ -402,4 +404,5 @@ CUT = Task(
     judge=judge_cut,
     runs_on="process",
     must_not_change=("costs",),
+    needs_torch=False,
 )

@@ -30,11 +30,13 @@ from torch.nn import functional as F
 from helpers import schedules
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, with_rule
+from helpers.grading.kit.comparisons import expect, expect_equal, with_rule
 from helpers.grading.kit.messages import RETURNED, is_to_itself, run_each_call, worlds_of_calls
+from helpers.grading.kit.tensor_comparisons import expect_tensor, expect_tensors
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.schedules import Action
 
 words = LAB.messages

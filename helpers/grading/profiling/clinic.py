@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from helpers.commands.broken_jobs import BrokenJob, broken_jobs
-from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.lab_notebooks import MarkdownText
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.plain_data import shortened
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words, book, language
 
 words = book("clinic", Path(__file__).parent)

@@ -12,7 +12,7 @@ from typing import Any
 
 from helpers.grading.kit.answers import question_task
 from helpers.grading.profiling import LAB
-from helpers.grading.task import CaseGenerator
+from helpers.grading.task import NumberGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages
@@ -30,7 +30,7 @@ Timelines = list[list[list[LanePiece]]]  # by rank and step
 ExtraSeconds = Callable[[int, str, int], float]  # from a rank, a cause and a step to seconds beyond the usual ones
 
 
-def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_straggler(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each cause in every step, data and compute also in one step of ten, no straggler, one rank alone, and runs in
     which a wrong limit, a mean or a forgotten piece shows.
 
@@ -86,7 +86,7 @@ def slow_in_all_steps(slow_rank: int, main: str, seconds: float) -> ExtraSeconds
     return extra
 
 
-def slow_in_one_step(rng: CaseGenerator, num_ranks: int, main: str) -> ExtraSeconds:
+def slow_in_one_step(rng: NumberGenerator, num_ranks: int, main: str) -> ExtraSeconds:
     """One rank is very slow in one step, and the next rank a little slow in all steps.
 
     The straggler is the first one, since the others wait for it longer in total. The rank that calls last in most steps
@@ -158,7 +158,7 @@ def slow_beside_two(ranks: Sequence[int]) -> ExtraSeconds:
     return extra
 
 
-def at_limit(rng: CaseGenerator) -> Timelines:
+def at_limit(rng: NumberGenerator) -> Timelines:
     """Two ranks, one step of 10 s, and 1 s charged to rank 1, which is a tenth and therefore not too much.
 
     Rank 0 begins after rank 1 and returns before it, so the run is longer than the timeline of rank 0.
@@ -168,7 +168,7 @@ def at_limit(rng: CaseGenerator) -> Timelines:
     return [[shuffled(rng, rank_0)], [shuffled(rng, rank_1)]]
 
 
-def above_limit(rng: CaseGenerator) -> Timelines:
+def above_limit(rng: NumberGenerator) -> Timelines:
     """Three ranks and two steps of 5 s. The last rank is charged 2 GRAINs more than a tenth, all of it in step 0."""
 
     def step(start: float, called: float) -> list[LanePiece]:
@@ -188,7 +188,7 @@ def slow_without_effect(slow_rank: int) -> ExtraSeconds:
 
 
 def draw_timelines(
-    rng: CaseGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds, *, is_data_split: bool = False
+    rng: NumberGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds, *, is_data_split: bool = False
 ) -> Timelines:
     """The timelines of a run, in which each rank takes the usual seconds and the extra ones.
 
@@ -215,10 +215,9 @@ def draw_timelines(
     return timelines
 
 
-def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
-    """The values in random order: each gets a random key, and the keys are sorted."""
-    keys = [rng.integer(0, 10**6) for _ in values]
-    return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
+def shuffled(rng: NumberGenerator, values: Sequence[Any]) -> list[Any]:
+    """The values in random order."""
+    return [values[i] for i in rng.permutation(len(values))]
 
 
 # -- 10.straggler: the right rule ------------------------------------------------------------------------------------
@@ -289,4 +288,5 @@ STRAGGLER = question_task(
     straggler,
     rules=[rule_of_straggler],
     make_inputs=make_straggler,
+    needs_torch=False,
 )

@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 from helpers.grading.kit.answers import question_task, run_questions
-from helpers.grading.kit.model_tools import shortened
+from helpers.grading.plain_data import shortened
 from helpers.grading.profiling import LAB
-from helpers.grading.task import CaseGenerator, RankContext
+from helpers.grading.task import NumberGenerator, RankContext
 from helpers.learner.words import Words
 
 words = LAB.messages
@@ -31,7 +31,7 @@ Calls = list[dict[str, Span]]  # for each rank, a message's name to when the ran
 Rows = list[list[Any]]  # each row is rank, name of the message, seconds of waiting, seconds of moving
 
 
-def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_split(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Runs of one to five ranks. The first ones are small enough to be read in a message."""
     cases = [draw_calls(rng, n, [("sum 0", "all", range(n))]) for n in (1, 2, 3)]
     groups = [("sum 0", "all", (0, 2)), ("sum 1", "all", (3, 4)), ("copy 2", "root", (0, 2, 3))]
@@ -49,7 +49,7 @@ def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [[case] for case in cases]}]
 
 
-def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
+def draw_calls(rng: NumberGenerator, num_ranks: int, messages: list) -> Calls:
     """Times of these messages, each (name, kind, ranks that take part). The names of a rank are in any order.
 
     In a message of kind "all" every rank waits for the last call, as in an all-reduce ("sum 0"). In one of kind "root"
@@ -135,11 +135,12 @@ SPLIT = question_task(
     make_inputs=make_split,
     run_submission=run_split,
     must_not_change=("calls",),
+    needs_torch=False,
 )
 
 
 # -- 10.exposed ------------------------------------------------------------------------------------------------------
-def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_exposed(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Empty lists, and spans that touch, contain or overlap each other. The first cases fit into a message.
 
     A case is the spans of communication and the spans of compute.
@@ -152,7 +153,7 @@ def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def draw_spans(rng: CaseGenerator) -> list[Span]:
+def draw_spans(rng: NumberGenerator) -> list[Span]:
     """One to five spans of any length, which may overlap."""
     starts = [QUARTER * rng.integer(0, 40) for _ in range(rng.integer(1, 5))]
     return [(start, start + QUARTER * rng.integer(1, 12)) for start in starts]
@@ -187,4 +188,5 @@ EXPOSED = question_task(
     exposed,
     rules=[rule_of_exposed],
     make_inputs=make_exposed,
+    needs_torch=False,
 )

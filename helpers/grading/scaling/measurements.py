@@ -23,7 +23,7 @@ import torch
 
 from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
-from helpers.grading.task import CaseGenerator
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml

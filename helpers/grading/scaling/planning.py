@@ -19,7 +19,7 @@ from typing import Any
 
 from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
-from helpers.grading.task import CaseGenerator
+from helpers.grading.task import NumberGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
@@ -29,7 +29,7 @@ Seconds = Sequence[float]  # a list of times
 GB = 10**9  # bytes
 
 
-def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_exposed(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Six cases with one special thing each, then random ones.
 
     A case is: when each bucket of gradients is ready (seconds), their bytes, when backward ends (seconds), the number
@@ -84,11 +84,12 @@ EXPOSED = question_task(
     exposed_seconds,
     rules=[rule_of_exposed],
     make_inputs=make_exposed,
+    needs_torch=False,
 )
 
 
 # -- 11.bubble -------------------------------------------------------------------------------------------------------
-def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_bubble(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then random ones.
 
     A case is: the seconds of each stage's forward pass, the number of micro-batches, and of model chunks per stage.
@@ -132,6 +133,7 @@ BUBBLE = question_task(
     pipeline_step,
     rules=[rule_of_step_time, rule_of_bubble],
     make_inputs=make_bubble,
+    needs_torch=False,
 )
 
 # -- 11.plans --------------------------------------------------------------------------------------------------------
@@ -173,12 +175,12 @@ FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
 }
 
 
-def make_plans(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_plans(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """One job of each kind; in the last one no plan fits."""
     return [{"cases": [draw_job(rng, kind) for kind in FASTEST_PLANS]}]
 
 
-def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
+def draw_job(rng: NumberGenerator, kind: str) -> list[Any]:
     """200 plans, and the job for which one is to be chosen."""
     gpus, gib = 96 if kind == "threes" else rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {
@@ -252,12 +254,13 @@ PLANS = question_task(
     best_plan,
     rules=[rule_of_choice],
     make_inputs=make_plans,
+    needs_torch=False,
 )
 
 # -- 11.days ---------------------------------------------------------------------------------------------------------
 
 
-def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_days(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """The lab text's own case, one without recomputation and lost time, one with a long sequence; then random ones.
 
     A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), the hardware FLOPs utilization (HFU: the
@@ -306,4 +309,5 @@ DAYS = question_task(
     training_days,
     rules=[functools.partial(rule_of_days, index) for index in range(2)],
     make_inputs=make_days,
+    needs_torch=False,
 )

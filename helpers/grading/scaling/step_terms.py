@@ -16,7 +16,7 @@ from typing import Any
 from helpers.grading.kit.answers import question_task
 from helpers.grading.scaling import LAB
 from helpers.grading.scaling.planning import operations_per_token
-from helpers.grading.task import CaseGenerator
+from helpers.grading.task import NumberGenerator
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
@@ -26,7 +26,7 @@ ONE_NODE = {"dp": 8, "tp": 1, "pp": 1, "chunks": 1, "micro_batch": 2, "micro_bat
 H100 = {"peak": 989e12, "utilization": 0.45, "nvlink": 370e9, "network": 50e9}
 
 
-def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_step(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """One node, one replica of a long pipeline, a slow network that compute cannot hide; then random cases."""
     long_pipeline = {"dp": 1, "tp": 8, "pp": 16, "chunks": 4, "micro_batch": 1, "micro_batches": 32, "recomputed": 1}
     cases = [
@@ -90,4 +90,5 @@ STEP = question_task(
     step_terms,
     rules=[functools.partial(rule_of_term, index) for index in range(4)],
     make_inputs=make_step,
+    needs_torch=False,
 )

@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.kit.model_tools import simplified
+from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.tensor_comparisons import expect_tensor, expect_tensors
+from helpers.grading.plain_data import simplified
 from helpers.grading.start_here import LAB
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.tensor_cases import CaseGenerator
 
 words = LAB.messages
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.kit.model_tools import describe_if_detached
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.tensor_parallel import LAB
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent

@@ -26,13 +26,20 @@ from torch import Tensor
 from helpers.grading.kit.comparisons import (
     expect,
     expect_num_calls,
-    expect_number,
     expect_only_ops,
     expect_payload_bytes,
-    expect_tensor,
     is_lone_rank_without_messages,
 )
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
+from helpers.grading.kit.tensor_comparisons import expect_number, expect_tensor
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    Task,
+    Variations,
+    recognise_errors,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import by_case_number
 from helpers.learner.words import Words

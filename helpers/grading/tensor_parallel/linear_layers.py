@@ -29,9 +29,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
-from helpers.grading.run_on_ranks import is_unchanged, snapshot, storage_addresses
-from helpers.grading.task import CaseGenerator, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.tensor_comparisons import expect_tensor, is_close
+from helpers.grading.observed_function import is_unchanged, snapshot, storage_addresses
+from helpers.grading.task import Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,

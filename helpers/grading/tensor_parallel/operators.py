@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 
-from helpers.grading.kit.comparisons import expect_tensor
-from helpers.grading.task import CaseGenerator, Judgement, RankContext, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,

@@ -26,8 +26,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
-from helpers.grading.task import CaseGenerator, Judgement, RankContext, RunFailure, Task, Variations, with_layout
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.tensor_comparisons import expect_tensor, is_close
+from helpers.grading.task import Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator, with_layout
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.comparisons import expect, expect_tensor
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
-from helpers.grading.task import SCALES, CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import SCALES, CaseGenerator
 from helpers.grading.whiteboard import LAB
 from helpers.quantities.units import format_bytes
 

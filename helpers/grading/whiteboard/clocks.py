@@ -20,8 +20,17 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.kit.comparisons import expect
-from helpers.grading.kit.model_tools import one_thread, simplified
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.model_tools import one_thread
+from helpers.grading.plain_data import simplified
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.whiteboard import LAB
 
 words = LAB.messages

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.whiteboard import LAB
 
 words = LAB.messages

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.grading.kit.answers import Rule, question_task
-from helpers.grading.task import CaseGenerator
+from helpers.grading.task import NumberGenerator
 from helpers.grading.zero import LAB
 
 words = LAB.messages
@@ -26,7 +26,7 @@ STATE_BYTES = (2, 2, 12)  # per parameter: bf16 weight, bf16 gradient, fp32 mast
 FIRST_SHARDED = (3, 2, 1)  # the first stage in which each of them is sharded
 
 
-def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each stage with one micro-batch and with several, then each stage with one rank.
 
     The ranks divide the parameters, so that rounding does not matter.
@@ -76,4 +76,5 @@ COST = question_task(
     cost,
     make_inputs=make_inputs,
     rules=(rule_about("held"), rule_about("sent")),
+    needs_torch=False,
 )

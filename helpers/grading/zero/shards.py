@@ -32,11 +32,20 @@ from helpers.grading.kit.comparisons import (
     expect_num_calls,
     expect_only_ops,
     expect_payload_bytes,
-    expect_tensor,
     with_rule,
 )
-from helpers.grading.kit.model_tools import MemoryMeter, simplified
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.model_tools import MemoryMeter
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.plain_data import simplified
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes

@@ -26,19 +26,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.kit.comparisons import expect, is_close, is_lone_rank_without_messages, with_rule
+from helpers.grading.kit.comparisons import expect, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.histories import History, judge_history, named_copies
 from helpers.grading.kit.model_tools import GradientDescent
+from helpers.grading.kit.tensor_comparisons import is_close
 from helpers.grading.task import (
-    CaseGenerator,
     JudgedWorld,
     Judgement,
     RankContext,
     RunFailure,
     Task,
     Variations,
-    with_layout,
 )
+from helpers.grading.tensor_cases import CaseGenerator, with_layout
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     expect_calls_and_bytes,

@@ -29,13 +29,14 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
     expect,
     expect_num_calls,
-    expect_number,
     expect_payload_bytes,
     is_lone_rank_without_messages,
     with_rule,
 )
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_number
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,

@@ -28,9 +28,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.grading.kit.comparisons import expect, expect_tensor, is_lone_rank_without_messages, with_rule
+from helpers.grading.kit.comparisons import expect, is_lone_rank_without_messages, with_rule
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
-from helpers.grading.task import CaseGenerator, JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import (
+    JudgedWorld,
+    Judgement,
+    RankContext,
+    RunFailure,
+    Task,
+    Variations,
+)
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,

@@ -1,16 +1,18 @@
 """Defines RankError, which a failed run raises in the notebook, and the records in which a rank reports its state.
 
-`causes` says which ranks failed by themselves. The file does not import torch.
+`causes` says which ranks failed by themselves, and `describe_raised` what one raised and where. The file does not
+import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.learner.words import Words
-from helpers.ranks.board.sites import Frame
+from helpers.ranks.board.sites import Frame, describe_stack
 
 # Of a RankError. "mismatch": the ranks did not issue the same operations of torch.distributed.
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
@@ -90,6 +92,24 @@ def raised(ranks: Iterable[Any]) -> list[Any]:
 def causes(ranks: Iterable[Any]) -> list[Any]:
     """Those of these ranks that raised by themselves, earliest first, and not because another rank had left."""
     return [one for one in raised(ranks) if not one.failure.is_consequence]
+
+
+def frames_of_error(error: BaseException) -> list[Frame]:
+    """The stack of an exception that was raised, from the frame that caught it on."""
+    frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:  # its line never ran, so no frame has it
+        frames.append((error.filename, error.lineno or 1, "<module>"))
+    return frames
+
+
+def describe_raised(
+    type_name: str, message: Words, frames: Sequence[Frame], cell: str | None = None
+) -> tuple[Words, Words]:
+    """What was raised, "ValueError: …", and the line. cell: the file name of the notebook cell that ran, if one did."""
+    message = message.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
+    # An error without a message is "ValueError" and not "ValueError: ".
+    text = (Words.of(f"{type_name}: ") + message).map(lambda text: text.rstrip(": "))
+    return text, describe_stack(frames, cell)
 
 
 @dataclass(frozen=True, kw_only=True)

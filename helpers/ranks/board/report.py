@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from helpers.learner.words import Words
 from helpers.ranks.board.board import CALLS_SUFFIX, NEW_GROUP, RECORDS, SUFFIX, Board, BoardEntry
-from helpers.ranks.board.errors import RankError, causes, raised
+from helpers.ranks.board.errors import RankError, causes, describe_raised, raised
 from helpers.ranks.board.sites import Frame, describe, describe_stack, is_engine, rank_names, words
 from helpers.ranks.board.watch import RankState
 
@@ -118,10 +118,8 @@ class Report:
         texts: dict[tuple[Words, Words], list[int]] = {}
         for state in states:
             failure = state.failure
-            message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
-            # An error without a message is "ValueError" and not "ValueError: ".
-            text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
-            texts.setdefault((text, self.describe_place(failure.frames)), []).append(state.rank)
+            text_and_place = describe_raised(failure.type_name, failure.words, failure.frames, self.cell)
+            texts.setdefault(text_and_place, []).append(state.rank)
         sentence = words["raised"]
         return [sentence.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
 

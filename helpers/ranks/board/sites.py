@@ -26,8 +26,9 @@ DEVICES = os.path.join(PACKAGE, "devices")
 REDIRECT = os.path.join(PACKAGE, "commands", "rehearse", "redirect")
 BROKEN_JOBS = os.path.join(PACKAGE, "commands", "broken_jobs", "scripts")  # scripts that learners run as their own
 CELL_PREFIX = "<ranks cell"  # how the file name of a %%ranks cell begins
-# The folders of Python's standard library and of installed packages.
-_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+# The folders of Python's standard library and of installed packages. In a browser the library is an archive.
+_LIBRARIES = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LIBRARIES = (*_LIBRARIES, os.path.dirname(os.path.abspath(os.__file__)))
 
 
 def frames_of(frame: FrameType | None) -> list[Frame]:

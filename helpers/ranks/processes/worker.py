@@ -51,7 +51,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from helpers import devices
 from helpers.devices.call_site import main_stack
 from helpers.learner.words import Words
-from helpers.ranks.board.errors import Failure, RankStatus, WaitingOperation
+from helpers.ranks.board.errors import Failure, RankStatus, WaitingOperation, frames_of_error
 from helpers.ranks.board.sites import Frame, frames_of, is_engine
 from helpers.ranks.processes.messages import Capture, Outbox, pack_result, unpack
 from helpers.ranks.wire import rules, wire
@@ -343,16 +343,13 @@ class Worker:
 
     def failure(self, error: BaseException) -> Failure:
         """What the kernel needs to know of this exception, as data that can always be sent."""
-        frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError) and error.filename:  # its line never ran, so no frame has it
-            frames.append((error.filename, error.lineno or 1, "<module>"))
         # The WireError behind this error, or None. Inside DDP's backward it arrives as a plain RuntimeError.
         from_wire = wire.cause_of(error)
         return Failure(
             type_name=type(error).__name__,
             message=str(from_wire or error),
             words=from_wire.words if from_wire else getattr(error, "words", None) or Words.of(str(error)),
-            frames=self.own_frames(frames),
+            frames=self.own_frames(frames_of_error(error)),
             time=time.perf_counter(),
             traceback="".join(traceback.format_exception(error)),
             wire_kind=from_wire and from_wire.kind,

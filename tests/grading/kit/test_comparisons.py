@@ -8,16 +8,13 @@ import pytest
 import torch
 
 from helpers.devices import FillUninitialized
-from helpers.grading.kit.comparisons import (
+from helpers.grading.kit.comparisons import expect_equal, expect_num_calls, expect_payload_bytes, simple_factor
+from helpers.grading.kit.tensor_comparisons import (
     describe_tensor,
-    expect_equal,
-    expect_num_calls,
-    expect_payload_bytes,
     expect_tensor,
     expect_tensors,
     is_close,
     num_equal_digits,
-    simple_factor,
 )
 from helpers.grading.task import JudgedWorld, RunFailure
 from helpers.grading.verdict import WorldResult, most_specific

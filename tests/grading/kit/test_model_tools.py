@@ -7,7 +7,8 @@ import torch
 
 from helpers.grading import tasks_of
 from helpers.grading.kit import model_tools
-from helpers.grading.task import Case, CaseGenerator
+from helpers.grading.task import Case
+from helpers.grading.tensor_cases import CaseGenerator
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from helpers.grading import run_on_ranks, task_of
-from helpers.grading.check import grade_world, inputs_by_rank
+from helpers.grading.judging import grade_world, inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import RunFailure
 from helpers.grading.verdict import Verdict, WorldResult

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import grade, run_on_ranks, task_of
-from helpers.grading.check import inputs_by_rank
+from helpers.grading.judging import inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.safeguards import limits
 from helpers.ranks.processes import pool

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.grading import run_on_ranks
+from helpers.grading import failures
 from helpers.grading.verdict import words
 from tests.grading.safeguards.conftest import SIZE
 from tests.grading.test_run_on_ranks import right
@@ -126,4 +126,4 @@ def test_a_right_answer_leaves_the_ranks_as_they_are(run, own):
 
 
 def test_every_kind_of_trouble_has_its_sentence():
-    assert {f"trouble.{kind}" for kind in run_on_ranks.KINDS.values()} <= words.keys()
+    assert {f"trouble.{kind}" for kind in failures.KINDS.values()} <= words.keys()
