@@ -52,6 +52,7 @@ MODULES_IN_SANDBOX = (
     "helpers.grading.run_on_ranks",
     "helpers.grading.running_case",
     "helpers.grading.task",
+    "helpers.grading.tensor_cases",
     "helpers.learner",
     "helpers.learner.progress",
     "helpers.observe",

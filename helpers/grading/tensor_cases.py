@@ -46,6 +46,10 @@ class CaseGenerator(torch.Generator):
         """One of the values, each equally likely."""
         return values[self.integer(0, len(values) - 1)]
 
+    def permutation(self, count: int) -> list[int]:
+        """The numbers from 0 to `count` - 1 in random order."""
+        return torch.randperm(count, generator=self).tolist()
+
     def size(self, parts: int, max_each: int = 3) -> int:
         """A length to be split into `parts` pieces, as the case's `sizes` says. An even split gives at most `max_each`.
 

@@ -30,7 +30,7 @@ from helpers.learner.words import book  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 LANGUAGES = {"en": "en", "zh": "zh_CN"}  # ours -> Sphinx's name of the language
-SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js", "quiz.js")
+SCRIPTS = ("settings.js", "numbers.js", "page.js", "guesses.js", "python.js", "explorers.js", "exercises.js", "quiz.js")
 QUIZ_WORDS = (
     "no_number", "decimal_comma", "bits", "unknown_unit", "other_kind", "no_unit_wanted", "nothing_to_compare",
     "other_sign", "percent_high", "percent_low", "times_high", "times_low",

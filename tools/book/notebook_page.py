@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from exercise_block import exercise_blocks, exercise_key
 from explorer_block import explorer_html, explorer_sources, imports_of, words
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters import ansi2html, strip_ansi
@@ -90,6 +91,9 @@ def _add_code(page: Page, cell: Cell, source: str) -> bool:
     for question in _questions(source):
         page.questions[question.key] = _question_data(question, page.language)
     page.imports |= imports_of(source)
+    if exercise_key(source):  # its saved output says no more than that the stub is one
+        page.add(*exercise_blocks(source, page.language))
+        return False
     explorers = [explorer_html(*each, page.language) for each in explorer_sources(source, page.imports)]
     live = [*explorers, *talks_html(source, page.language)]
     # What is live takes the place of its saved picture.

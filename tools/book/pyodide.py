@@ -10,13 +10,19 @@ import base64
 import hashlib
 import importlib.util
 import json
+import re
+import sys
 import tarfile
 import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers.learner.yaml_file import read_texts, read_yaml
+sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
+import exercises  # noqa: E402
+
+from helpers.grading.registry import lab_of  # noqa: E402
+from helpers.learner.yaml_file import read_texts, read_yaml  # noqa: E402
 
 VERSION = "314.0.7"
 SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # npm's `integrity`
@@ -27,6 +33,9 @@ PACKAGES = (
     "commands/broken_jobs", "draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs",
     "widgets",
 )  # fmt: skip
+# What exercises need besides: the grader, and of the engine that runs ranks the texts about an exception.
+ENGINE_FILES = ("__init__.py", "board/__init__.py", "board/errors.py", "board/sites.py")
+_IMPORTS_TORCH = re.compile(r"^(import|from) torch\b", re.MULTILINE)
 LIBRARIES = ("yaml", "fsrs", "typing_extensions")
 KINDS = {".py", ".yaml", ".css", ".json", ".jsonl", ".csv"}
 
@@ -70,6 +79,11 @@ def package_files(root: Path) -> Iterator[tuple[Path, str]]:
         for file in sorted((root / "helpers" / package).rglob("*")):
             if file.suffix in KINDS and "__pycache__" not in file.parts:
                 yield file, file.relative_to(root).as_posix()
+    for file in [
+        *_grader_files(root / "helpers" / "grading"),
+        *(root / "helpers" / "ranks" / one for one in ENGINE_FILES),
+    ]:
+        yield file, file.relative_to(root).as_posix()
     for file in sorted((root / "tools" / "book" / "page").glob("*.py")):
         yield file, f"page/{file.name}"
     for library in LIBRARIES:
@@ -79,6 +93,15 @@ def package_files(root: Path) -> Iterator[tuple[Path, str]]:
             continue
         for file in sorted(origin.parent.glob("*.py")):
             yield file, f"{library}/{file.name}"
+
+
+def _grader_files(grading: Path) -> Iterator[Path]:
+    """The grader without what imports torch, and of the labs those that have an exercise for a page."""
+    labs = {lab_of(key.partition(".")[0]).topic for key in exercises.keys()}
+    for folder in (grading, grading / "kit", *(grading / topic for topic in sorted(labs))):
+        for file in sorted(folder.iterdir()):
+            if file.suffix in KINDS and not _IMPORTS_TORCH.search(file.read_text(encoding="utf-8")):
+                yield file
 
 
 def _sha512(path: Path) -> str:
