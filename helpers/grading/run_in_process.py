@@ -53,8 +53,9 @@ class InProcessRunner:
         return TaskRun(outputs=outputs, events=events, marks=marks, calls=calls, printed=cut_print(printed.getvalue()))
 
     def run_trial(self, trial: Trial) -> list[str]:
-        """Runs the known mistakes beside the answer (see named_mistakes.py)."""
-        return run_trial_here(trial)
+        """Runs the known mistakes beside the answer (see named_mistakes.py). What they print, nobody needs."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return run_trial_here(trial)
 
 
 def failure_here(error: BaseException) -> RunFailure:

@@ -27,7 +27,8 @@ function mountExercise(place) {
     output.textContent = "";
   };
   check.onclick = async () => {
-    check.disabled = true;
+    if (check.ariaDisabled === "true") return;
+    check.ariaDisabled = "true"; // and not `disabled`, which would take the focus away
     output.textContent = "";
     output.classList.remove("rr-passed");
     try {
@@ -38,7 +39,7 @@ function mountExercise(place) {
       output.textContent = error.message;
     }
     progress.textContent = "";
-    check.disabled = false;
+    check.ariaDisabled = "false";
   };
   stub.hidden = true;
   place.append(label, field, hint, element("div", { className: "rr-buttons" }, check, " ", again), progress, output);
