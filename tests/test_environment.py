@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -90,6 +91,37 @@ def test_what_tests_and_tools_import_is_declared(project):
     names = imported(("tests", "tools", "benchmarks"))
     engines = {Requirement(text).name for text in project["optional-dependencies"]["engines"]}
     assert {INDEX_NAMES.get(name, name) for name in names if name not in BROUGHT} <= set(declared(project)) | engines
+
+
+def not_in_the_wheel(files: list[str], patterns: dict[str, list[str]]) -> list[str]:
+    """Those of these files, such as helpers/draw/a.css, that a wheel would lack.
+
+    patterns: package -> the patterns of its data files, as in pyproject.toml; "*" stands for every package.
+    """
+    packages = {Path(file).parent for file in files if file.endswith("/__init__.py")}
+    missing = []
+    for file in map(Path, files):
+        package = next(folder for folder in file.parents if folder in packages)
+        known = [*patterns["*"], *patterns.get(".".join(package.parts), ())]
+        is_module = file.suffix == ".py" and file.parent == package
+        if not is_module and not any(file.match(f"{package.as_posix()}/{pattern}") for pattern in known):
+            missing.append(file.as_posix())
+    return missing
+
+
+def test_a_wheel_has_every_file_of_the_package():
+    """On Colab the wheel is all there is of the course."""
+    listed = subprocess.run(["git", "ls-files", "helpers"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("this is no git checkout, so nothing says which files belong to the package")
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert not_in_the_wheel(listed.stdout.splitlines(), patterns) == []
+
+
+def test_a_file_that_a_wheel_would_lack_is_found():
+    files = ["a/__init__.py", "a/b.py", "a/c.yaml", "a/d.css", "a/e/f.css", "a/e/g.py", "a/h/__init__.py", "a/h/i.css"]
+    assert not_in_the_wheel(files, {"*": ["*.yaml"], "a": ["*.css"]}) == ["a/e/f.css", "a/e/g.py", "a/h/i.css"]
+    assert not_in_the_wheel(files, {"*": ["*.yaml"], "a": ["*.css", "e/*"], "a.h": ["*.css"]}) == []
 
 
 def test_nobody_needs_the_engines(project):

@@ -52,8 +52,11 @@ class SavedWidget:
         self, include: object = None, exclude: object = None, **kwargs: Any
     ) -> Bundle | dict[str, Any]:
         """The live view for a front end, and beside it what is shown where there is none."""
+        if hasattr(super(), "_repr_mimebundle_"):
+            live = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+        else:  # ipywidgets 7, which Colab has
+            live = {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": self.model_id}}
         # ipywidgets returns the data, or a pair of data and metadata.
-        live = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         data = dict((live[0] if isinstance(live, tuple) else live) or {})
         if WIDGET_VIEW in data:
             data[WIDGET_VIEW] = {**data[WIDGET_VIEW], OURS: True}
