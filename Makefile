@@ -14,6 +14,8 @@
 # make labs        build labs/ from solutions/, after you change a solution
 # make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
 # make pictures    make the pictures of README and docs/ again, from runs on this machine
+# make links       write badges and the ways to Colab, Binder and the book      REPO=owner/name BRANCH=main BOOK=https://…
+#                  into README and the first cells of chapters 00 and 08; without REPO: remove them again
 # make wheelhouse  download everything once, for rooms without internet
 #
 # PYTHON=python3.12            which Python makes .venv (3.11 or newer)
@@ -27,11 +29,14 @@ TORCH ?= auto
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PORT ?=
 IP ?=
-# Not from the environment: clusters set a WORK and a VERSION of their own.
+# Not from the environment: clusters set a WORK and a VERSION of their own, and CI a BRANCH.
 WORK :=
 VERSION :=
 OUTPUTS :=
 SERVE :=
+REPO :=
+BRANCH := main
+BOOK :=
 ONLY ?=
 ARGS ?=
 SEED ?= 0
@@ -67,7 +72,7 @@ endif
 # The tests and what they compare with are in English, whatever the one who runs them reads.
 test test-slow test-gpu notebooks pictures: export RANKS_LANGUAGE := en
 
-.PHONY: help course quiz test test-slow test-gpu test-torch bench book check labs notebooks pictures wheelhouse doctor
+.PHONY: help course quiz test test-slow test-gpu test-torch bench book check labs notebooks pictures links wheelhouse doctor
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -147,6 +152,9 @@ notebooks: $(READY)
 
 pictures: $(READY)
 	@$(PY) tools/pictures.py
+
+links: $(READY)
+	@$(PY) tools/links.py --repo '$(REPO)' --branch '$(BRANCH)' --book '$(BOOK)'
 
 wheelhouse: $(READY)
 	@$(PY) tools/wheelhouse.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'

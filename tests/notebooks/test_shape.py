@@ -118,6 +118,15 @@ def test_tags_that_disagree_with_the_headings_are_found(good):
     assert "the first or the second" in " ".join(shape.opening(good, "08_zero"))
 
 
+def test_a_cell_that_installs_the_course_may_stand_before_the_picture(good):
+    title = markdown("title", "# 08 · ZeRO\n\nHow many?", "path")
+    intro = markdown("intro", "Every GPU stores this:\n\n![stacks](a.png)", "opening", "path")
+    install = code("install", "pass", "install", "path")
+    assert not list(shape.opening([title, install, intro, *good[1:]], "08_zero"))
+    late = [title, install, *(markdown(f"text-{number}", "text") for number in range(2)), intro]
+    assert "the first or the second" in " ".join(shape.opening(late, "08_zero"))
+
+
 def test_too_many_cells_are_found_and_guesses_are_not_counted(good):
     more = [markdown(f"m{number}", "text") for number in range(50)]
     assert "cells, at most 60" in " ".join(shape.limits(good[:-3] + more + good[-3:], "08_zero"))
