@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
+from links import with_links  # noqa: E402
 from notebook_page import OTHER, markdown, page_of  # noqa: E402
 from pyodide import install_pyodide, write_package  # noqa: E402
 from talk_block import quiz_page  # noqa: E402
@@ -114,7 +115,8 @@ def _write_guides(folder: Path, language: str) -> None:
         (folder / "docs" / name).write_text(markdown(path.read_text(encoding="utf-8"), language), encoding="utf-8")
     for picture in [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.gif")]:
         shutil.copy(picture, folder / "docs")
-    readme = (ROOT / ("README.md" if language == "en" else "README.zh.md")).read_text(encoding="utf-8")
+    name = "README.md" if language == "en" else "README.zh.md"
+    readme = with_links((ROOT / name).read_text(encoding="utf-8"), name, None)  # badges come from other hosts
     chapters = sorted(path.stem for path in folder.glob("*.md") if path.stem not in REFERENCE)
     names = [f"docs/{path.name.partition('.')[0]}" for path in guides]
     captions = [words(name, language) for name in ("chapters", "reference", "guides")]

@@ -21,6 +21,7 @@ from typing import Any
 from exercise_block import exercise_blocks, exercise_key
 from explorer_block import explorer_html, explorer_sources, imports_of, words
 from latex2mathml.converter import convert as mathml
+from links import CELL as INSTALL_CELL
 from nbconvert.filters import ansi2html, strip_ansi
 from talk_block import is_talk, talks_html
 
@@ -67,6 +68,8 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
     page = Page(language, pictures_at)
     is_folded = False  # whether an answer is still open to which the next "Why?" belongs
     for cell in notebook["cells"]:
+        if cell["id"] == INSTALL_CELL:  # for Colab; a page needs no installation
+            continue
         source = "".join(cell["source"])
         why = _WHY.match(source) if cell["cell_type"] == "markdown" else None
         if is_folded:
