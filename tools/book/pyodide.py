@@ -10,6 +10,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import pickle
 import re
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
 import exercises  # noqa: E402
+from explorer_block import stored  # noqa: E402
 
 from helpers.grading.registry import lab_of  # noqa: E402
 from helpers.learner.yaml_file import read_texts, read_yaml  # noqa: E402
@@ -30,8 +32,8 @@ ADDRESS = f"https://registry.npmjs.org/pyodide/-/pyodide-{VERSION}.tgz"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 # What the explorers and the talks import, below helpers/, and the pure libraries that they need.
 PACKAGES = (
-    "commands/broken_jobs", "draw", "interview", "learner", "predict", "quantities", "records", "schedules", "specs",
-    "widgets",
+    "commands/broken_jobs", "commands/traces", "draw", "interview", "learner", "predict", "quantities", "records",
+    "schedules", "specs", "widgets",
 )  # fmt: skip
 # What exercises need besides: the grader, and of the engine that runs ranks the texts about an exception.
 ENGINE_FILES = ("__init__.py", "board/__init__.py", "board/errors.py", "board/sites.py")
@@ -63,6 +65,8 @@ def write_package(path: Path, root: Path) -> None:
             content = as_json(file) if file.suffix == ".yaml" else file.read_bytes()
             # One time for all files, so that the same commit gives the same archive.
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        # A page has no msgspec, with which traces are read, so it gets what was read here.
+        archive.writestr(zipfile.ZipInfo("page/stored.pickle"), pickle.dumps(stored()), zipfile.ZIP_DEFLATED)
 
 
 def as_json(path: Path) -> str:
