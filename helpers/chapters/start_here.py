@@ -11,7 +11,6 @@ from helpers.draw import Part, Scene, hang_scene, killed_rank_scene, parts_scene
 from helpers.observe.torchrun import JobOutput
 from helpers.quantities import costs
 from helpers.ranks import RankError, Ranks
-from helpers.widgets import CollectiveExplorer
 
 CHUNKS = 4  # of a tensor in a ring of four ranks
 
@@ -90,11 +89,6 @@ def sent_in_a_ring(payload: int, num_ranks: int) -> float:
     payload: bytes that a rank passes in.
     """
     return costs.sent_bytes("all_reduce", payload, num_ranks, "ring")
-
-
-def broadcast_explorer(num_ranks: int) -> CollectiveExplorer:
-    """The broadcast of station H, to press through round by round."""
-    return CollectiveExplorer("broadcast", algorithm="tree", ranks=num_ranks)
 
 
 def broadcast_rounds(num_ranks: int) -> int:

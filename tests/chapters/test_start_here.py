@@ -6,7 +6,6 @@ import pytest
 
 from helpers.chapters import first_script
 from helpers.chapters.start_here import (
-    broadcast_explorer,
     broadcast_rounds,
     compared_with_one_process,
     failure_of,
@@ -16,6 +15,7 @@ from helpers.chapters.start_here import (
     sent_scene,
 )
 from helpers.observe.torchrun import torchrun
+from helpers.widgets import CollectiveExplorer
 from tests.draw.scenes import texts
 
 
@@ -69,4 +69,5 @@ def test_a_mean_of_means_is_compared_with_the_mean():
 
 def test_the_formulas_of_the_ring_and_of_the_tree():
     assert sent_in_a_ring(4_000_000, 4) == 6_000_000 and sent_in_a_ring(8, 1) == 0
-    assert broadcast_rounds(64) == 6 and broadcast_explorer(8).num_steps == broadcast_rounds(8) == 3
+    assert broadcast_rounds(64) == 6
+    assert broadcast_rounds(8) == CollectiveExplorer("broadcast", algorithm="tree", ranks=8).num_steps == 3

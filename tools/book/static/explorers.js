@@ -153,11 +153,11 @@ function mountExplorer(place, key) {
   place.prepend(dials, progress);
   part("picture").addEventListener("click", press);
   part("picture").addEventListener("keydown", pressKey);
-  show();
 
   // While Python computes, further moves wait; of the moves of one control only the last counts.
-  const moves = new Map();
+  const moves = new Map(); // name of a control -> its value
   let isBusy = false;
+  show();
 
   async function turn(name, value) {
     moves.delete(name);
