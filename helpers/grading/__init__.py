@@ -28,7 +28,8 @@ A task has three parts, so that the same check serves a learner's own notebook a
    pass through. What the ranks send is recorded.
 3. `judge(world)` runs in the judging process, where no learner's code does, and yields Judgements. `world` is a
    JudgedWorld, with `size`, `inputs`, `outputs`, `logs` (one CommLog per rank) and `marks`, each in rank order.
-   Compute what ONE process gives and compare every rank with it by the functions of kit/comparisons.py:
+   Compute what ONE process gives and compare every rank with it by the functions of kit/comparisons.py, and of
+   kit/tensor_comparisons.py:
 
        for rank, output in enumerate(world.outputs):
            yield expect_tensor("the mean", mean, output["mean"], rank=rank, mistakes={"sum_for_mean": total})
@@ -39,7 +40,8 @@ A task has three parts, so that the same check serves a learner's own notebook a
 
 A task for one process with simulated devices has `runs_on="devices"`: a world size counts devices, `make_inputs`
 returns one dict for all of them, in a list, and the `rank` of a Judgement is a device. One for a single process has
-`runs_on="process"`.
+`runs_on="process"`. If neither its inputs nor its answers are tensors, it also has `needs_torch=False`, its `rng` is a
+NumberGenerator, and no file that it imports may import torch: then a page of the web edition judges it as well.
 
 Hints and mistakes
 ==================
@@ -70,7 +72,7 @@ of its own, in 0.02 to 1 s, or 2 s for the first. A rank that computes for more 
 check of more than `seconds`, and safeguards/ protects the learner's machine. Keep torch.optim out of `run_submission`,
 because its first import takes a second.
 
-Begin with task.py, the records of a task, and then read check.py.
+Begin with task.py, the records of a task, and then read judging.py.
 """
 
 from helpers import import_on_demand

@@ -1,6 +1,7 @@
 """What the checks of several labs share: how to draw inputs, run a small model, compare results and name mistakes.
 
-comparisons.py   comparisons with the right value or the log, each a Judgement, and the sentence about a wrong value
+comparisons.py   comparisons with the right value or the log, each a Judgement, and the sentence about a wrong value;
+                 tensor_comparisons.py compares tensors
 answers.py       functions that are asked several questions, whose answers are numbers, texts or lists of them
 histories.py     training runs of several steps: the right one, the learner's, and those with a known mistake
 messages.py      functions on send and receive: what the ranks sent, call by call
