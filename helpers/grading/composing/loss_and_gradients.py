@@ -8,7 +8,7 @@ the right values in one process.
 A mesh numbers ranks along the axes dp (data parallel), pp (pipeline stages) and tp (tensor parallel). Ranks with one dp
 coordinate form a replica of the model. ENDS is a fourth axis, "ends": its groups join the first and the last stage of a
 pipeline, which share a tied weight. From meshes.py: `mesh_of_case` draws the mesh of a case, `group_inputs` stores it
-in a rank's inputs, and `mesh_in` and `process_groups` read it back, the latter as groups of torch.distributed.
+in a rank's inputs, and `mesh_in` reads it back; `process_groups` makes groups of torch.distributed from it.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from helpers.grading.composing import LAB
-from helpers.grading.composing.groups import process_groups
 from helpers.grading.composing.meshes import (
     ENDS,
     group_inputs,
@@ -55,6 +55,22 @@ from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
 words = LAB.messages
+
+# -- on a rank: the groups of a mesh ---------------------------------------------------------------------------------
+# The group of all ranks of a world -> the ranks of a group -> the group. Worlds of other sizes have other groups.
+_created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
+
+
+def process_groups(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
+    """This rank's process group on each axis, and on "ends" if its stage is the first or the last.
+
+    All ranks have to create all groups in one order. Those of every mesh are therefore created at the first call,
+    before an answer that fails can stop a rank between two of them.
+    """
+    if (world := dist.group.WORLD) not in _created:
+        _created[world] = {tuple(ranks): dist.new_group(ranks) for ranks in inputs["all_groups"]}
+    return {axis: _created[world][tuple(ranks)] for axis, ranks in inputs["groups"].items()}
+
 
 # -- 09.loss ---------------------------------------------------------------------------------------------------------
 NUM_FEATURES = 3

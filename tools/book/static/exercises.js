@@ -1,7 +1,7 @@
 // The exercises: an editor in place of the stub's code. Python judges what it holds (tools/book/page/exercises.py).
 "use strict";
 
-const MOST_SECONDS = 20; // that a check may compute; then its worker is ended, because a loop may never end
+const checkLimit = { seconds: 20 }; // that a check may compute; then its worker is ended, because a loop may never end
 const INDENT = "    ";
 
 for (const place of document.querySelectorAll(".rr-exercise")) mountExercise(place);
@@ -51,11 +51,11 @@ async function judge(key, source, onProgress) {
   await python.call("exercises.load", [key], onProgress);
   onProgress(words("exercise.checking"));
   let isTooLong = false;
-  const timer = setTimeout(() => { isTooLong = true; python.stop(); }, 1000 * MOST_SECONDS);
+  const timer = setTimeout(() => { isTooLong = true; python.stop(); }, 1000 * checkLimit.seconds);
   try {
     return await python.call("exercises.judge", [key, source, language], onProgress);
   } catch (error) {
-    throw isTooLong ? new Error(words("exercise.too_long", { key, seconds: MOST_SECONDS })) : error;
+    throw isTooLong ? new Error(words("exercise.too_long", { key, seconds: checkLimit.seconds })) : error;
   } finally {
     clearTimeout(timer);
   }
