@@ -138,8 +138,10 @@ for kind, options in talks.items():
         form = answer["value"]["steps"][-1]["form"]
         value = {{"choice": "a", "number": "1", "rating": "good", "text": "1"}}.get(form, "")
         answer = json.loads(calls.call("talks.reply", json.dumps(["talk", value, ""])))
+from helpers.interview.card_html import cell_address
+link = cell_address("03_ddp.ipynb", "prove")
 used = {{name.partition(".")[0] for name in set(sys.modules) - known}} - set(sys.stdlib_module_names)
-print(json.dumps(sorted(used)))
+print(json.dumps([sorted(used), link]))
 """
 
 
@@ -151,9 +153,10 @@ def test_the_package_needs_only_the_pure_libraries_that_it_holds(home):
     command = [sys.executable, "-I", "-S", "-c", ALONE.format(folder=repr(str(folder)))]
     done = subprocess.run(command, capture_output=True, text=True, env={"HOME": str(home)})
     assert done.returncode == 0, done.stderr
-    used = set(json.loads(done.stdout))
-    assert used <= {"helpers", "talks", *LIBRARIES}
+    used, link = json.loads(done.stdout)
+    assert set(used) <= {"helpers", "talks", *LIBRARIES}
     assert "yaml" not in used, "every YAML file of the package is stored as JSON"
+    assert link == "03_ddp.ipynb#cell-id=prove", "the page's script makes it a link to a cell of the page"
 
 
 def test_every_yaml_file_of_the_package_reads_the_same_from_json(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -72,6 +73,8 @@ def test_ten_cards_by_keyboard_then_export_and_import(page, tmp_path):
     while not page.is_visible(START):
         assert page.evaluate(FOCUS) in ("BUTTON", "DIV", "INPUT"), "the keyboard is in the question"
         assert page.evaluate(OVERFLOW) <= 0
+        links = [link.get_attribute("href") for link in page.query_selector_all(".rr-link a")]
+        assert all("://" in link or re.fullmatch(r"\w+\.html#cell-[\w-]+", link) for link in links)
         send(page)
     assert "Asked 10, right" in page.inner_text(".rr-told")
     stored = page.evaluate(STORED)

@@ -62,7 +62,8 @@ def write_package(path: Path, root: Path) -> None:
     """Write the archive with our pure packages and the libraries that they need."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in package_files(root):
-            content = as_json(file) if file.suffix == ".yaml" else file.read_bytes()
+            make = {".yaml": as_json, ".ipynb": outline}.get(file.suffix, Path.read_bytes)
+            content = make(file)
             # One time for all files, so that the same commit gives the same archive.
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
         # A page has no msgspec, with which traces are read, so it gets what was read here.
@@ -73,6 +74,13 @@ def as_json(path: Path) -> str:
     """A YAML file of the course as JSON, which helpers.learner.yaml_file reads much faster in a browser."""
     has_texts = path.parent.name == "words" or path.name == "needs.yaml"  # files that are read with read_texts
     return json.dumps((read_texts if has_texts else read_yaml)(path), ensure_ascii=False)
+
+
+def outline(notebook: Path) -> str:
+    """A notebook of which only the ids and tags of its cells are left: with them, links lead to a cell of a page."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    short = [{"id": one["id"], "metadata": {"tags": one["metadata"].get("tags", [])}} for one in cells]
+    return json.dumps({"cells": short})
 
 
 def package_files(root: Path) -> Iterator[tuple[Path, str]]:
@@ -90,6 +98,8 @@ def package_files(root: Path) -> Iterator[tuple[Path, str]]:
         yield file, file.relative_to(root).as_posix()
     for file in sorted((root / "tools" / "book" / "page").glob("*.py")):
         yield file, f"page/{file.name}"
+    for file in sorted((root / "notebooks").glob("*.ipynb")):
+        yield file, f"notebooks/{file.name}"
     for library in LIBRARIES:
         origin = Path(importlib.util.find_spec(library).origin)
         if origin.name != "__init__.py":

@@ -89,10 +89,10 @@ function tableOf({ rows, has_head: hasHead }) {
   return element("table", {}, element("tbody", {}, ...lines));
 }
 
-// A notebook's address as that of its page; "" for a lab, which has none.
+// The address of a notebook's cell as that of its page; "" for a lab, which has none.
 function pageAddress(address) {
   if (address.includes("labs/")) return "";
-  return address.includes("://") ? address : address.replace(/\.ipynb.*$/, ".html");
+  return address.includes("://") ? address : address.replace(/\.ipynb/, ".html").replace("#cell-id=", "#cell-");
 }
 
 // -- the parts of a question or an answer --------------------------------------------------------------------------------
