@@ -187,5 +187,5 @@ def test_the_interview_page_has_a_place_for_each_talk_and_a_note_for_those_on_li
     text = page_of({"cells": cells}, "en", "pictures").text
     kinds = [part.partition('"')[0] for part in text.split('class="rr-talk" data-kind="')[1:]]
     assert kinds == ["dialogue", "dialogue", "quiz", "round"]
-    assert text.count("make -C rank-by-rank course") == 2, "of the mock interview and the drill"
+    assert text.count("because a check runs your code on live ranks") == 2, "of the mock interview and the drill"
     assert "The candidate never said that 8 % of 512 GPUs" not in text, "a scorecard is not on the page"
