@@ -44,8 +44,8 @@ def imported_from_the_course(sources: list[str]) -> dict[str, object]:
     """Name -> what a page imports from `helpers` under it."""
     found = {}
     for text in sources:
-        lines = [line for line in text.splitlines() if not line.startswith(("%", "!"))]
-        for node in ast.walk(ast.parse("\n".join(lines))):
+        python = re.sub(r"^( *)[%!].*", r"\1pass", text, flags=re.MULTILINE)  # magics, also one below an `if`
+        for node in ast.walk(ast.parse(python)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "helpers":
                 module = importlib.import_module(node.module)
                 for alias in node.names:
