@@ -53,7 +53,7 @@ def build(out: Path) -> None:
         source = write_sources(ROOT / "build" / "book" / language, language)
         target = out if language == "en" else out / language
         subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "-j", "auto", source, target], check=True)
-    make_accessible(out)
+    complete_pages(out)
     python = out / "_static" / "python"
     install_pyodide(python / "pyodide", ROOT / "build")
     write_package(python / "course.zip", ROOT)
@@ -71,12 +71,15 @@ ACCESSIBLE = (
 )
 
 
-def make_accessible(folder: Path) -> None:
-    """Complete the HTML of every page in the folder."""
+def complete_pages(folder: Path) -> None:
+    """Complete the HTML of every page in the folder, and translate what the theme writes."""
     for path in folder.rglob("*.html"):
         html = path.read_text(encoding="utf-8")
         for pattern, replacement in ACCESSIBLE:
             html = re.sub(pattern, replacement, html)
+        if "zh" in path.relative_to(folder).parts:
+            for word in words.section("theme").values():
+                html = re.sub(rf'(>\s*|aria-label="){re.escape(word.en)}(?=\s*[<"])', rf"\g<1>{word.zh}", html)
         path.write_text(html, encoding="utf-8")
 
 

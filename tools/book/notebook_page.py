@@ -250,4 +250,5 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     shown = min(metadata.get("width", width), width)
     size = f'width="{shown}" height="{round(shown * height / width)}"'
     described = f'alt="{escape(metadata.get("alt", ""))}"'
-    return f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'
+    image = f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'
+    return f'<div class="rr-scroll" tabindex="0">{image}</div>'  # a phone shows it wider than the page
