@@ -35,8 +35,11 @@ PACKAGES = (
     "commands/broken_jobs", "commands/traces", "draw", "interview", "learner", "predict", "quantities", "records",
     "schedules", "specs", "widgets",
 )  # fmt: skip
-# What exercises need besides: the grader, and of the engine that runs ranks the texts about an exception.
-ENGINE_FILES = ("__init__.py", "board/__init__.py", "board/errors.py", "board/sites.py")
+# Single files below helpers/: the rule by which DDP fills buckets, and for exercises the texts about an exception.
+FILES_OF_PACKAGES = {
+    "parallel": ("__init__.py", "shared/__init__.py", "shared/bucket_rule.py"),
+    "ranks": ("__init__.py", "board/__init__.py", "board/errors.py", "board/sites.py"),
+}
 _IMPORTS_TORCH = re.compile(r"^(import|from) torch\b", re.MULTILINE)
 LIBRARIES = ("yaml", "fsrs", "typing_extensions")
 KINDS = {".py", ".yaml", ".css", ".json", ".jsonl", ".csv"}
@@ -93,7 +96,7 @@ def package_files(root: Path) -> Iterator[tuple[Path, str]]:
                 yield file, file.relative_to(root).as_posix()
     for file in [
         *_grader_files(root / "helpers" / "grading"),
-        *(root / "helpers" / "ranks" / one for one in ENGINE_FILES),
+        *(root / "helpers" / package / name for package, names in FILES_OF_PACKAGES.items() for name in names),
     ]:
         yield file, file.relative_to(root).as_posix()
     for file in sorted((root / "tools" / "book" / "page").glob("*.py")):
