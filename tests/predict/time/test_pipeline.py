@@ -179,6 +179,15 @@ def test_a_long_pipeline_drawn_out_takes_as_long_as_one_played_whole(stages, mic
     assert closed_form_seconds(stages, microbatches, chunks, forward, backward) == pytest.approx(whole, rel=0.1)
 
 
+@pytest.mark.parametrize("stages, microbatches, chunks", [(2, 3, 1), (4, 8, 1), (5, 2, 1), (2, 4, 3), (4, 8, 2)])
+def test_seconds_without_spans_are_those_of_the_simulation(stages, microbatches, chunks):
+    forward = [1.0 + 0.3 * (part % 3) for part in range(stages * chunks)]
+    backward = [2.0 + 0.7 * (part % 2) for part in range(stages * chunks)]
+    schedule = interleaved(stages * chunks, microbatches, chunks) if chunks > 1 else one_f_one_b(stages, microbatches)
+    spans = play(schedule, forward=forward, backward_input=backward, backward_weight=0.0).spans
+    assert simulated_seconds(stages, microbatches, chunks, forward, backward) == max(span.end for span in spans)
+
+
 def test_equal_stages_have_the_published_bubble():
     """Narayanan et al. 2021, section 2.2: (p - 1) / (m v) of the ideal time."""
     for chunks in (1, 2):
