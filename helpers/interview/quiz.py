@@ -36,7 +36,7 @@ LONGEST = 3600.0  # seconds: more than this on one card was a break, and is not 
 # -- which cards are asked, in which order, and in which form --------------------------------------------------------
 def list_topics(cards: Iterable[Card]) -> tuple[str, ...]:
     """The topics of these cards, in the order in which an interviewee should take them."""
-    return tuple(dict.fromkeys(card.topic for card in sorted(cards, key=_path_key)))
+    return tuple(dict.fromkeys(map(topic_of, sorted({card.chapter for card in cards}, key=path_key))))
 
 
 def forms_of(card: Card) -> tuple[str, ...]:
@@ -122,14 +122,19 @@ def choose_form(card: Card, form: str, reviews: Reviews, chance: random.Random) 
 
 
 def _path_key(card: Card) -> tuple[int, str]:
+    """Sorts cards by their chapters, as `path_key` does."""
+    return path_key(card.chapter)
+
+
+def path_key(chapter: str) -> tuple[int, str]:
     """Sorts the chapters of the week before an interview first, then the other chapters, then the topics beyond.
 
     `week()` are the numbers of those chapters, such as "03", in their order. Chapters beyond have no number.
     """
-    number, path = card.chapter[:2], week()
+    number, path = chapter[:2], week()
     if number in path:
-        return path.index(number), card.chapter
-    return len(path) + (not number.isdigit()), card.chapter  # True counts as 1
+        return path.index(number), chapter
+    return len(path) + (not number.isdigit()), chapter  # True counts as 1
 
 
 def _names(given: Iterable[str] | str | None) -> tuple[str, ...]:

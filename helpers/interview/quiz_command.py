@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NoReturn
 
-from helpers.interview.bank_file import load_all
-from helpers.interview.cards import LEVELS, topic_name, words
+from helpers.interview.bank_file import card_ids, load_all
+from helpers.interview.cards import LEVELS, topic_name, topic_of, words
 from helpers.interview.dialogue_talk import DialogueTalk
 from helpers.interview.dialogues import dialogue, dialogue_names, write_page
 from helpers.interview.dialogues import words as dialogue_words
 from helpers.interview.drills import Attempt, Judge, clock_text, drills
 from helpers.interview.mock import MockInterview
-from helpers.interview.quiz import FORMS, Quiz, list_topics, select_cards
+from helpers.interview.quiz import FORMS, Quiz, path_key, select_cards
 from helpers.interview.reviews import ReviewLog
 from helpers.interview.steps import Talk
 from helpers.interview.terminal import Quit, TerminalScreen, play_in_terminal, round_words
@@ -148,16 +148,17 @@ def write_dialogue(name: str, page: str, screen: TerminalScreen) -> None:
 
 def show_topics(screen: TerminalScreen) -> None:
     """Print a table of the topics with how many cards each has, how many are new and how many are due."""
-    cards = load_all()
+    chapters = card_ids()
     now = datetime.now(UTC)
     log = ReviewLog(None, screen.language, lambda: now)
     reviews = log.read()
     rows = [[words(key, screen.language) for key in ("topic", "cards", "new", "due")]]
-    for topic in (*list_topics(cards), ""):  # "": the last row, for all topics
-        in_topic = [card for card in cards if topic in ("", card.topic)]
-        due = [when for when in (reviews.due(card.id) for card in in_topic) if when is not None]  # of cards seen before
-        counts = (len(in_topic), len(in_topic) - len(due), sum(when <= now for when in due))
-        rows.append([topic_name(topic, screen.language) if topic else words("all", screen.language), *map(str, counts)])
+    for chapter in (*sorted(chapters, key=path_key), ""):  # "": the last row, for all chapters
+        ids = chapters[chapter] if chapter else [one for ids in chapters.values() for one in ids]
+        due = [when for when in map(reviews.due, ids) if when is not None]  # of cards seen before
+        counts = (len(ids), len(ids) - len(due), sum(when <= now for when in due))
+        name = topic_name(topic_of(chapter), screen.language) if chapter else words("all", screen.language)
+        rows.append([name, *map(str, counts)])
     for number, line in enumerate(aligned(rows)):
         screen.line(line.rstrip(), "bold" if number in (0, len(rows) - 1) else "")
     if log.note:

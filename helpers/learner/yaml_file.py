@@ -22,6 +22,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from os.path import basename
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -96,7 +97,7 @@ def _loader_class() -> type:
 
     class LoaderWithLines(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's parser is several times faster
         def mapping(self, node: Any) -> Fields:
-            where = f"{Path(node.start_mark.name).name} line {node.start_mark.line + 1}"
+            where = f"{basename(node.start_mark.name)} line {node.start_mark.line + 1}"
             fields = _fields(where, self.construct_pairs(node, deep=True))
             if len(fields) < len(node.value):
                 raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
@@ -232,7 +233,9 @@ def unfold(text: str) -> str:
     Lines are joined with a space, but with nothing between Chinese characters and beside a full-width mark, which
     brings its own space.
     """
-    paragraphs = re.split(r"\n\s*\n", text.strip()) if "\n" in text else [text]
+    if "\n" not in text:
+        return " ".join(text.split())
+    paragraphs = re.split(r"\n\s*\n", text.strip())
     joined = [LINE_BREAK.sub(lambda match: match[1] or match[2] or "", paragraph) for paragraph in paragraphs]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in joined)
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from helpers.interview import load_all, load_bank
+from helpers.interview.bank_file import card_ids
 from helpers.interview.cards import NotebookCell, Publication
 
 CARD = """\
@@ -128,3 +129,7 @@ def test_importing_the_bank_loads_neither_torch_nor_yaml_and_reading_it_no_torch
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["set()", "False"]
+
+
+def test_the_ids_that_are_read_alone_are_those_of_the_cards():
+    assert [name for names in card_ids().values() for name in names] == [card.id for card in load_all()]

@@ -276,5 +276,5 @@ def test_it_can_be_interrupted_before_it_asks(home, monkeypatch, capsys):
     def interrupted(*_):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(quiz_command, "load_all", interrupted)
+    monkeypatch.setattr(quiz_command, "card_ids", interrupted)
     assert quiz_command.main(["--list"]) == 130

@@ -64,7 +64,7 @@ class Words:
 
     def map(self, change: Callable[[str], str]) -> Words:
         """Every language changed by this function."""
-        return Words(**{lang: change(text) for lang, text in asdict(self).items()})
+        return Words(**{lang: change(self.in_(lang)) for lang in LANGUAGES})
 
     def __add__(self, other: Words | str) -> Words:
         return Words.of("").join([self, other])
