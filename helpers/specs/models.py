@@ -186,6 +186,17 @@ class Plan:
                     f"and ep={self.ep}; set zero=3 and ep=1, or leave shard_ranks out"
                 )
 
+    def unchecked_copy(self, **settings: object) -> Plan:
+        """This plan with other values of some fields, like `replace`, but without the checks.
+
+        It is for a search that makes thousands of plans of valid values.
+        """
+        plan = object.__new__(Plan)
+        vars(plan).update(vars(self), **settings)
+        if not settings.keys().isdisjoint(("dp", "tp", "pp", "cp", "ep")):
+            vars(plan).pop("mesh", None)  # cached for the old axes
+        return plan
+
     @cached_property
     def mesh(self) -> Mesh:
         """The mesh of the plan's axes, which maps ranks to coordinates and lists the groups of each axis."""
@@ -201,7 +212,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        return self.mesh.world_size
+        return self.dp * self.tp * self.pp * self.cp
 
     @property
     def global_batch(self) -> int:

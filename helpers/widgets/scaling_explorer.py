@@ -22,9 +22,9 @@ from helpers.draw.scene import Scene, stacked_scene
 from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
-from helpers.predict.advice.fit import fullest_stage
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest
-from helpers.predict.advice.search import plans_by_micro_batch, timed_plans
+from helpers.predict.advice.search import fastest_plan, micro_batches
+from helpers.predict.memory.rank_memory import RankMemory
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
 from helpers.predict.scaling.laws import points_of
 from helpers.predict.time.step import StepTime
@@ -214,15 +214,14 @@ def _fastest(
         return str(error)
     request = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
     # Each row has one micro-batch and number of chunks. Its first plan that fits is the one to take the time of.
-    every = (row for rows in plans_by_micro_batch(request, spread) for row in rows)
-    rows = [[plan for plan in row if plan.recompute == recompute] for row in every]
-    memory = {plan: fullest_stage(spec, plan) for row in rows for plan in row}  # (stage, MemoryBreakdown) of a plan
-    fits = [[(plan, *memory[plan]) for plan in row if memory[plan][1].total <= request.usable] for row in rows]
-    fitting = [row[0] for row in fits if row]
-    if not fitting:
-        least = format_bytes(min(breakdown.total for _, breakdown in memory.values()))
-        return words("large", held=least, usable=format_bytes(request.usable))
-    return min(timed_plans(request, fitting), key=lambda estimate: estimate.seconds)
+    of_sizes = micro_batches(request, spread)
+    rows = [[*row.plans(zero, [recompute])] for of_size in of_sizes for row in of_size.rows]
+    memory = RankMemory(spec)
+    fitting = [next((plan for plan in row if memory.fits(plan, request.usable)), None) for row in rows]
+    if not any(fitting):
+        least = min(memory.fullest_stage(plan)[1].total for row in rows for plan in row)
+        return words("large", held=format_bytes(least), usable=format_bytes(request.usable))
+    return fastest_plan(request, filter(None, fitting))
 
 
 def _cluster(gpu: str, network: str, gpus: int) -> Cluster:

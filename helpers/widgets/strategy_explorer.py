@@ -126,5 +126,5 @@ class StrategyExplorer(Explorer):
 
 @lru_cache(maxsize=32)  # sentence, picture, table and page all need it; lang: its texts differ by language
 def _cached_advice(model: ModelSpec, cluster: Cluster, global_batch: int, lang: str) -> Advice:
-    """The advice, which takes seconds to compute."""
+    """The advice for these arguments."""
     return advise(model, cluster, global_batch=global_batch)

@@ -6,6 +6,7 @@ returns a Criticism of a plan that the reader wrote.
 fit.py        whether a plan fits a GPU, and the smallest change that makes it fit
 advise.py     the planner: it searches (search.py), orders the plans and says which cannot be told apart (choice.py),
               explains and warns (ranking.py), and cites a rule of thumb (rules.py)
+other_training.py   the plans of offload, of adapters and of networks for images
 plans.py      the records that these files share
 criticise.py  compares a plan that the reader wrote with the planner's
 summary.py    the result as text for a terminal; page.py: as tables and as a page to print

@@ -15,9 +15,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from helpers.predict.advice import page as advice_page
 from helpers.predict.advice import summary
 from helpers.predict.advice.choice import SHOWN, ranked, simplest_of
+from helpers.predict.advice.other_training import adapter_plans, image_plans, offload_plans
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, words
 from helpers.predict.advice.ranking import (
     NO_BF16,
@@ -28,7 +28,7 @@ from helpers.predict.advice.ranking import (
     with_warnings,
 )
 from helpers.predict.advice.rules import Rule, rule_for
-from helpers.predict.advice.search import adapter_plans, fitting_plans, image_plans, offload_plans, timed_plans
+from helpers.predict.advice.search import timed_plans
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
 from helpers.predict.time.step import NOMINAL
@@ -151,10 +151,14 @@ class Advice:
         return self.text
 
     def _repr_html_(self) -> str:
+        from helpers.predict.advice import page as advice_page  # 20 ms that the command does not need
+
         return advice_page.table(self)
 
     def page(self, path: str | Path) -> Path:
         """Write one self-contained HTML page to print on A4, and return its path."""
+        from helpers.predict.advice import page as advice_page
+
         target = Path(path)
         target.write_text(advice_page.page(self), encoding="utf-8")
         return target
@@ -174,7 +178,7 @@ class Advice:
 
 def estimate_as_json(candidate: PlanEstimate) -> dict[str, Any]:
     """A plan with its estimate as plain values for JSON."""
-    bars = [asdict(bar) for bar in candidate.step.bars] if candidate.step else []
+    bars = [bar._asdict() for bar in candidate.step.bars] if candidate.step else []
     return {
         "name": candidate.name, "plan": asdict(candidate.plan) if candidate.plan else None, "fits": candidate.fits,
         "seconds": candidate.seconds,
@@ -207,8 +211,8 @@ def advise(
         return _advice_of_kind(request, list(image_plans(request)))
     if lora is not None:
         return _advice_of_kind(request, list(adapter_plans(request, lora)))
-    fitting, searched = fitting_plans(request)
-    estimates = timed_plans(request, fitting) or list(offload_plans(request))
+    estimates, searched = timed_plans(request)
+    estimates = estimates or list(offload_plans(request))
     # `searched` does not count plans with offload, so where only these fit, their number stands for it.
     searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)
     candidates = strategies(request, estimates)

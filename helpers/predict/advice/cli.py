@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from helpers.learner.words import LANGUAGES, use_language
+from helpers.learner.words import LANGUAGES, language, use_language
 from helpers.learner.words.wrapping import complain, wrap
 from helpers.predict.advice import summary
 from helpers.predict.advice.advise import Advice, advise, default_batch, estimate_as_json
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
     except ValueError as problem:
         complain(str(problem))  # prints the message on stderr
         return REFUSED
-    with use_language(options.lang):
+    with use_language(language(options.lang)):  # looks the language up once instead of for each text
         try:
             _check_numbers(options)
             _check_together(options)

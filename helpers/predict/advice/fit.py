@@ -40,6 +40,7 @@ from math import ceil, log2
 
 from helpers.learner.words import book
 from helpers.predict.memory import memory, model_states, params_per_rank
+from helpers.predict.memory.rank_memory import representative_stages
 from helpers.quantities.units import format_bytes
 from helpers.records import MemoryBreakdown
 from helpers.specs import GPU, ModelSpec, Plan
@@ -219,13 +220,10 @@ class Fit:
 
 
 def fullest_stage(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
-    """The pipeline stage whose ranks hold most bytes, and their bytes by kind.
-
-    Only the first two stages and the last one need to be computed: from the second on, a stage holds fewer
-    micro-batches than the one before it, and the first and the last have tables, norms and logits of their own.
-    """
-    stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
-    return max(((stage, memory(model, plan, stage)) for stage in stages), key=lambda pair: pair[1].total)
+    """The pipeline stage whose ranks hold most bytes, and their bytes by kind."""
+    return max(
+        ((stage, memory(model, plan, stage)) for stage in representative_stages(plan)), key=lambda pair: pair[1].total
+    )
 
 
 @lru_cache(maxsize=512)

@@ -11,8 +11,7 @@ that key in the reader's language; the sentences are in words/advice.yaml.
 
 From choice.py: `ranked` orders the plans, best first, and `can_tell_apart` says whether two steps differ enough to say
 which is shorter. From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit
-model or batch (else it is empty), `fitting_plans` gives the plans that fit and how many it examined, `timed_plans`
-times the former.
+model or batch (else it is empty), and `timed_plans` gives the plans that fit and matter with their steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import replace
 from math import ceil
 
 from helpers.predict.advice.choice import can_tell_apart, ranked
-from helpers.predict.advice.fit import fullest_stage
+from helpers.predict.advice.other_training import offload_plans
 from helpers.predict.advice.plans import (
     STRATEGIES,
     PlanEstimate,
@@ -36,14 +35,14 @@ from helpers.predict.advice.plans import (
 from helpers.predict.advice.search import (
     MOST_SUMS,
     axis_layouts,
-    fitting_plans,
     has_16_bit_sums,
+    has_reason_against,
     layout_key,
-    offload_plans,
     reason_against,
     timed_plans,
 )
 from helpers.predict.memory import fine_tuning, logits, memory
+from helpers.predict.memory.rank_memory import RankMemory
 from helpers.predict.memory.states import gradient_bytes
 from helpers.predict.time.convolutions import ResNet
 from helpers.quantities.units import format_bytes, format_seconds
@@ -249,18 +248,19 @@ def _total_bytes(candidate: PlanEstimate) -> int:
 def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstimate]:
     """The plan of each strategy with the least memory: micro-batches of one, everything recomputed."""
     lightest: dict[str, PlanEstimate] = {}
+    ranks = RankMemory(request.model)
     for axes in axis_layouts(request) if names else ():
-        if reason_against(request, axes):  # a text where model or batch cannot be divided by these axes, else empty
+        if has_reason_against(request, axes):  # because model or batch cannot be divided by these axes
             continue
         for zero in (0, 1) if axes.pp > 1 else (0, 1, 2, 3):  # as in search.py, which says why
-            plan = replace(
-                axes, zero=zero, precision=request.precision or "mixed", recompute="full",
+            plan = axes.unchecked_copy(
+                zero=zero, precision=request.precision or "mixed", recompute="full",
                 num_microbatches=request.global_batch // axes.dp,
             )  # fmt: skip
             name = strategy_of(plan)
             if name not in names or (zero and axes.dp * axes.cp == 1):  # one replica: ZeRO has nothing to shard over
                 continue
-            stage, breakdown = fullest_stage(request.model, plan)
+            stage, breakdown = ranks.fullest_stage(plan)
             if name not in lightest or breakdown.total < lightest[name].memory.total:
                 lightest[name] = PlanEstimate(name=name, plan=plan, stage=stage, memory=breakdown)
     return lightest
@@ -271,7 +271,7 @@ def _reason_against_all(request: PlanRequest, name: str) -> str:
     if "TP" in name and request.cluster.gpus_per_node == 1:
         return words("cannot.one_card")
     zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, 1 if "ZeRO" in name else 0)  # its stage
-    layouts = [axes for axes in axis_layouts(request) if strategy_of(replace(axes, zero=zero)) == name]
+    layouts = [axes for axes in axis_layouts(request) if strategy_of(axes.unchecked_copy(zero=zero)) == name]
     reasons = [reason for axes in layouts if (reason := reason_against(request, axes))]
     return reasons[-1] if reasons else words("cannot.too_few", gpus=request.cluster.world_size)
 
@@ -353,7 +353,7 @@ def _best_with_8_bit_optimizer(request: PlanRequest) -> PlanEstimate | None:
         return None
     for precision in [request.precision] if request.precision else ["mixed_fp32_grads", "mixed"]:
         lighter = replace(request, optimizer="adamw_8bit", precision=precision)
-        if best := ranked(lighter, with_warnings(lighter, timed_plans(lighter, fitting_plans(lighter)[0]))):
+        if best := ranked(lighter, with_warnings(lighter, timed_plans(lighter)[0])):
             return best[0]
     return None
 

@@ -1,8 +1,9 @@
 """Lists the plans that could train a model on a cluster, keeps those that fit in memory, and estimates their steps.
 
-The planner (advise.py) calls `fitting_plans` and then `timed_plans`. Plans are dropped first by their memory and then
-by a lower bound of their step time, so that only promising plans are timed in full. A `PlanRequest` is the question
-(model, cluster, batch), a `Plan` one answer, and a `PlanEstimate` a plan with its memory and step; see plans.py.
+The planner (advise.py) calls `timed_plans`. It takes plans in the order of a lower bound of their step time, and drops
+those that can no longer matter or do not fit in memory, so that only promising plans are timed in full. A `PlanRequest`
+is the question (model, cluster, batch), a `Plan` one answer, and a `PlanEstimate` a plan with its memory and step; see
+plans.py.
 
 These vary:
     tp, cp, pp, ep   tp inside a node; a pipeline stage is whole nodes, or an equal part of one
@@ -15,35 +16,27 @@ These vary:
     precision        of gradients, where several micro-batches are added up: fp32, or 16 bits
 Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp fastest, then cp, dp, pp.
 
-Three kinds of training have their own small lists at the end of the file: the optimizer on the host (`offload_plans`),
-adapters (`adapter_plans`), and networks of convolutions (`image_plans`).
+Three kinds of training have their own small lists in other_training.py.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from math import ceil, gcd, inf
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush
+from math import gcd, inf
+from typing import NamedTuple
 
-from helpers.predict.advice.fit import fullest_stage
-from helpers.predict.advice.plans import PlanEstimate, PlanRequest, StrategyName, strategy_of, words
-from helpers.predict.memory import fine_tuning
-from helpers.predict.memory.states import gradient_bytes, params_per_layer, rank_states, table_params
-from helpers.predict.time.convolutions import resnet_step
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest, strategy_of, words
+from helpers.predict.memory.rank_memory import RankMemory
 from helpers.predict.time.flops import mfu
-from helpers.predict.time.step import (
-    NOMINAL,
-    UNCALIBRATED,
-    StepTime,
-    adapter_step,
-    least_seconds,
-    offloaded_step,
-    step_time,
-)
+from helpers.predict.time.step import NOMINAL, UNCALIBRATED, StepModel, StepTime
 from helpers.records import MemoryBreakdown
+from helpers.records.timeline import garbage_collector_paused
 from helpers.specs import Plan
 
 LARGEST_MICRO_BATCH, LARGEST_CP = 64, 64  # sequences; ranks
@@ -52,7 +45,7 @@ MOST_SUMS = 32  # micro-batches whose gradients may be added up in 16 bits
 # A plan is timed only if its lower bound is below CLOSE times the best step of its layout, and below NEAR times the
 # best step of all or below the best of its strategy.
 NEAR, CLOSE = 1.3, 1.06
-FittingPlan = tuple[Plan, int, MemoryBreakdown]  # a plan, its fullest pipeline stage, and the memory of a rank there
+RECOMPUTE = ("none", "selective", "full")
 MICRO_BATCHES = tuple(2**n for n in range(LARGEST_MICRO_BATCH.bit_length()))  # 1, 2, 4, ... 64
 
 
@@ -62,14 +55,14 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
     Whether tp divides the model's widths is not checked; `reason_against` does that.
     """
     cluster, model = request.cluster, request.model
-    for tp in _divisors(cluster.gpus_per_node):
+    for tp in divisors(cluster.gpus_per_node):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
             # Context parallelism needs enough tokens on each rank, and is not modelled for attention with a window.
             is_excluded = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
             if is_excluded or cluster.world_size % (tp * cp):
                 break  # every larger cp is impossible, too
             left = cluster.world_size // (tp * cp)
-            for pp in _divisors(left, most=model.num_layers):
+            for pp in divisors(left, most=model.num_layers):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part
                 if block % cluster.gpus_per_node == 0 or cluster.gpus_per_node % block == 0:
                     plan = Plan(
@@ -77,12 +70,21 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
                         sequence_parallel=tp > 1 and model.seq % tp == 0,
                         **({"cp_method": request.stack.cp_method} if cp > 1 else {}),
                     )  # fmt: skip
-                    yield from (replace(plan, ep=ep) for ep in _divisors(gcd(model.num_experts, plan.dp * cp)))
+                    yield from (plan.unchecked_copy(ep=ep) for ep in divisors(gcd(model.num_experts, plan.dp * cp)))
 
 
-def _divisors(number: int, most: int | None = None) -> list[int]:
+def divisors(number: int, most: int | None = None) -> list[int]:
     """The divisors of `number` up to `most`, smallest first."""
     return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]
+
+
+def has_reason_against(request: PlanRequest, axes: Plan) -> bool:
+    """Whether `reason_against` has a reason, without putting it into words."""
+    try:
+        axes.check(request.model)
+    except ValueError:
+        return True
+    return request.global_batch % axes.dp > 0
 
 
 def reason_against(request: PlanRequest, axes: Plan) -> str:
@@ -98,49 +100,74 @@ def reason_against(request: PlanRequest, axes: Plan) -> str:
     return ""
 
 
-def sharded_plans(request: PlanRequest) -> Iterator[Plan]:
-    """Layouts that suit model and batch, with each ZeRO stage with which at least the model states fit."""
+def sharded_plans(request: PlanRequest) -> Iterator[list[Plan]]:
+    """For each layout that suits model and batch, its ZeRO stages, as plans, with which at least the states fit."""
+    memory = RankMemory(request.model)
     for axes in axis_layouts(request):
-        if reason_against(request, axes):
+        if has_reason_against(request, axes):
             continue
+        # The precision with the fewest bytes, for a lower bound.
+        lightest = axes.unchecked_copy(precision=request.precision or "mixed")
         stages = (0, 1) if axes.pp > 1 else (0, 1, 2, 3)
-        for zero in stages if axes.dp * axes.cp > 1 else (0,):
-            plan = replace(axes, zero=zero)
-            if _least_bytes(request, plan) <= request.usable:
-                yield plan
-
-
-def _least_bytes(request: PlanRequest, plan: Plan) -> int:
-    """A lower bound of the bytes of a rank: model states alone, on the stage in the middle of the pipeline.
-
-    With three stages or more, that stage has neither the embedding nor the head.
-    """
-    lightest = replace(plan, precision=request.precision or "mixed")  # the precision with the fewest bytes
-    return rank_states(request.model, lightest, plan.pp // 2).total
-
-
-def plans_by_micro_batch(request: PlanRequest, layout: Plan) -> Iterator[list[list[Plan]]]:
-    """For each micro-batch size, smallest first: rows of plans. Of each row the first plan that fits is the best.
-
-    Within a row, plans recompute more and more, and their gradients may get less precise. layout: a plan whose axes and
-    ZeRO stage are chosen already.
-    """
-    each = request.global_batch // layout.dp  # sequences of a replica
-    for size in MICRO_BATCHES:
-        if each % size:
-            break
-        sized = replace(layout, micro_batch=size, num_microbatches=each // size)
         yield [
-            [
-                replace(
-                    sized, num_chunks=chunks, schedule=schedule_of(chunks), precision=precision, recompute=recompute
-                )
-                for precision in precisions
-                for recompute in ("none", "selective", "full")
-            ]
-            for chunks in _chunks(request.model.num_layers, layout.pp, each // size)
-            for precisions in _precisions(request, each // size)
+            axes.unchecked_copy(zero=zero)
+            for zero in (stages if axes.dp * axes.cp > 1 else (0,))
+            if memory.least_bytes(lightest.unchecked_copy(zero=zero)) <= request.usable
         ]
+
+
+class PlanRow:
+    """Plans that differ in precision and recomputation alone, of which the first one that fits is the best.
+
+    They recompute more and more, and their gradients may get less precise. base: the micro-batch, chunks and axes that
+    they share. precisions: theirs, the best first.
+    """
+
+    def __init__(self, base: Plan, precisions: Sequence[str]) -> None:
+        self.base, self.precisions = base, precisions
+
+    def plans(self, zero: int, recomputes: Sequence[str]) -> Iterator[Plan]:
+        """The plans, the best first, with this stage of ZeRO. Each is made when it is asked for.
+
+        recomputes: the kinds of recomputation, such as ("none", "full"), the best first.
+        """
+        for precision in self.precisions:
+            for recompute in recomputes:
+                yield self.base.unchecked_copy(zero=zero, precision=precision, recompute=recompute)
+
+
+class MicroBatch:
+    """The plans of one layout with one size of the micro-batch.
+
+    base: the axes and the size that they share. lightest: a plan of them with the fewest bytes, which also computes
+    least in a pass if it does not recompute. num_plans: how many there are.
+    """
+
+    def __init__(self, request: PlanRequest, layout: Plan, size: int) -> None:
+        count = request.global_batch // layout.dp // size
+        # The precision with the fewest bytes.
+        self.base = layout.unchecked_copy(
+            micro_batch=size, num_microbatches=count, precision=request.precision or "mixed"
+        )
+        self.lightest = self.base.unchecked_copy(recompute="full")
+        self.chunks = _chunks(request.model.num_layers, layout.pp, count)
+        self.precisions = _precisions(request, count)
+        self.num_plans = len(self.chunks) * sum(map(len, self.precisions)) * len(RECOMPUTE)
+
+    @cached_property
+    def rows(self) -> list[PlanRow]:
+        """The plans in rows."""
+        return [
+            PlanRow(self.base.unchecked_copy(num_chunks=chunks, schedule=schedule_of(chunks)), precisions)
+            for chunks in self.chunks
+            for precisions in self.precisions
+        ]
+
+
+def micro_batches(request: PlanRequest, layout: Plan) -> list[MicroBatch]:
+    """The plans of a layout, whose axes and ZeRO stage are chosen already, by micro-batch, smallest first."""
+    each = request.global_batch // layout.dp  # sequences of a replica; the sizes are powers of 2
+    return [MicroBatch(request, layout, size) for size in MICRO_BATCHES if each % size == 0]
 
 
 def schedule_of(num_chunks: int) -> str:
@@ -175,33 +202,6 @@ def _chunks(layers: int, pp: int, microbatches: int) -> tuple[int, ...]:
     return (1, *(n for n in more if layers % (pp * n) == 0 or (layers + 2) % (pp * n) == 0))
 
 
-def fitting_plans(request: PlanRequest) -> tuple[list[FittingPlan], int]:
-    """The first plan of each row that fits, and the number of plans that were examined.
-
-    Memory grows with the micro-batch, so where no plan of a size fits, larger sizes are skipped.
-    """
-    fitting, searched = [], 0
-    for layout in sharded_plans(request):
-        for rows in plans_by_micro_batch(request, layout):
-            of_size = [_first_that_fits(request, row) for row in rows]
-            fitting += filter(None, of_size)
-            searched += sum(map(len, rows))
-            if not any(of_size):
-                break
-    return fitting, searched
-
-
-def _first_that_fits(request: PlanRequest, row: list[Plan]) -> FittingPlan | None:
-    """The first plan of a row that fits in memory, None where none does."""
-    for plan in row:
-        if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
-            continue
-        stage, breakdown = fullest_stage(request.model, plan)  # the stage that needs most memory, and its bytes by kind
-        if breakdown.total <= request.usable:
-            return plan, stage, breakdown
-    return None
-
-
 def layout_key(plan: Plan) -> tuple:
     """What two plans must differ in to be shown both, and what "layout" means in this package."""
     return plan.tp, plan.cp, plan.pp, plan.zero, plan.ep
@@ -220,28 +220,127 @@ def variants_key(plan: Plan) -> tuple:
     return *layout_key(plan), has_16_bit_sums(plan)
 
 
-def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEstimate]:
-    """Estimate the steps of the plans in the order of their lower bounds, and skip plans that can no longer matter.
+def timed_plans(request: PlanRequest) -> tuple[list[PlanEstimate], int]:
+    """The plans that fit and matter, with their steps, and the number of plans that were examined.
 
     A plan matters if it may be nearly the best of its layout (`variants_key`), and nearly the best of all or the best
     of its strategy.
     """
-    machine = request.cluster, request.stack, request.constants
-    # (lower bound, position in `fitting`)
-    bounds = sorted((least_seconds(request.model, plan, *machine), n) for n, (plan, _, _) in enumerate(fitting))
-    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # seconds by "all", by strategy and by `variants_key`
-    estimates = []
-    for bound, n in bounds:
-        plan, stage, breakdown = fitting[n]
-        is_far_from_its_layout = bound > CLOSE * best[variants_key(plan)]
-        is_far_from_all = bound > NEAR * best["all"] and bound > best[strategy_of(plan)]
-        if is_far_from_its_layout or is_far_from_all:
-            continue
-        candidate = estimate(request, plan, stage, breakdown, step_time(request.model, plan, *machine))
-        estimates.append(candidate)
-        for key in ("all", candidate.name, variants_key(plan)):
-            best[key] = min(best[key], candidate.seconds)
-    return estimates
+    search = _Search(request)
+    with garbage_collector_paused():  # of the many small objects hardly any is freed before the end
+        for number, sharded in enumerate(sharded_plans(request)):
+            search.add(number, sharded)
+        return search.timed(), search.searched
+
+
+class _Layout(NamedTuple):
+    """A plan with its axes and ZeRO stage, its `layout_key`, and the name of its strategy."""
+
+    plan: Plan
+    key: tuple
+    name: str
+
+
+class _Search:
+    """Takes plans in the order of lower bounds of their steps, and skips those that can no longer matter.
+
+    queue: (lower bound, number, layout, item), as a heap. At first an item has all plans of a micro-batch size. When
+    its turn comes, its rows are put into the queue, and when the turn of a row comes, its first plan that fits. Of
+    equal bounds, the lower number (of the layout, and of the row in it) comes first. best: the shortest step so far of
+    "all" plans, of each strategy and of each `variants_key`. searched: the number of plans that were examined.
+    """
+
+    def __init__(self, request: PlanRequest) -> None:
+        self.request, self.searched = request, 0
+        self.memory = RankMemory(request.model)
+        self.time = StepModel(request.model, request.cluster, request.stack, request.constants)
+        self.queue: list[tuple[float, tuple[int, int, int], _Layout, MicroBatch | PlanRow | Plan]] = []
+        self.best: dict[tuple | str, float] = defaultdict(lambda: inf)
+        self.bounds: dict[MicroBatch, list[float]] = {}  # of the rows
+
+    def add(self, number: int, sharded: Sequence[Plan]) -> None:
+        """Put the plans of these layouts, which differ in their ZeRO stage alone, into the queue.
+
+        Memory grows with the micro-batch, so sizes above the first of which no plan fits are left out. ZeRO does not
+        change the lower bounds. number: of the layouts' axes.
+        """
+        sizes = micro_batches(self.request, sharded[0]) if sharded else []
+        bounds = [self._least_seconds(of_size) for of_size in sizes]
+        for plan in sharded:
+            zero, layout = plan.zero, _Layout(plan, layout_key(plan), strategy_of(plan))
+            count = bisect_left(sizes, True, key=lambda of_size: not self._fits(of_size.lightest, zero))
+            self.searched += sum(of_size.num_plans for of_size in sizes[: count + 1])
+            for place in range(count):
+                heappush(self.queue, (bounds[place], (number, zero, 1000 * place), layout, sizes[place]))
+
+    def _least_seconds(self, plans: MicroBatch) -> float:
+        """A lower bound for all plans of a micro-batch: that of the one without chunks, with the shortest wait."""
+        least = self.time.least_seconds(plans.base, max(plans.chunks))
+        return (1 - 1e-9) * least  # because rounding may make another one less
+
+    def timed(self) -> list[PlanEstimate]:
+        """The plans that matter, with their steps."""
+        estimates = []
+        while self.queue:
+            bound, number, layout, item = heappop(self.queue)
+            if bound > NEAR * self.best["all"] and bound > self.best[layout.name]:
+                continue
+            if isinstance(item, MicroBatch):
+                self._add_rows(number, layout, item)
+            elif isinstance(item, PlanRow):
+                self._add_plan(bound, number, layout, item)
+            elif bound <= CLOSE * self.best[variants_key(item)]:
+                candidate = self.estimate(item)
+                estimates.append(candidate)
+                for key in ("all", candidate.name, variants_key(item)):
+                    self.best[key] = min(self.best[key], candidate.seconds)
+        return estimates
+
+    def _add_rows(self, number: tuple[int, int, int], layout: _Layout, plans: MicroBatch) -> None:
+        """Put the rows of a micro-batch into the queue. Their bounds are shared by all ZeRO stages."""
+        if plans not in self.bounds:
+            self.bounds[plans] = [
+                min(self.time.least_seconds(row.base.unchecked_copy(precision=name)) for name in row.precisions)
+                for row in plans.rows
+            ]
+        axes, zero, first = number
+        for place, (bound, row) in enumerate(zip(self.bounds[plans], plans.rows, strict=True), first):
+            heappush(self.queue, (bound, (axes, zero, place), layout, row))
+
+    def _add_plan(self, bound: float, number: tuple[int, int, int], layout: _Layout, row: PlanRow) -> None:
+        """Put the first plan of a row that fits into the queue, with its own bound, unless it cannot matter."""
+        # With flash attention "selective" keeps what "none" does, because there are no maps.
+        recomputes = ("none", "full") if self.request.attention == "flash" else RECOMPUTE
+        for plan in row.plans(layout.plan.zero, recomputes):
+            if len(row.precisions) == 1 and bound > CLOSE * self.best[variants_key(plan)]:
+                return  # all plans of such a row have the same `variants_key`
+            if self._fits(plan, plan.zero):
+                heappush(self.queue, (self.time.least_seconds(plan), number, layout, plan))
+                return
+
+    def _fits(self, plan: Plan, zero: int) -> bool:
+        """Whether the plan with this stage of ZeRO fits."""
+        return self.memory.fits(plan if plan.zero == zero else plan.unchecked_copy(zero=zero), self.request.usable)
+
+    def estimate(self, plan: Plan) -> PlanEstimate:
+        """The plan with its memory and its step."""
+        stage, breakdown = self.memory.fullest_stage(plan)
+        return estimate(self.request, plan, stage, breakdown, self.time.step(plan))
+
+
+def fastest_plan(request: PlanRequest, plans: Iterable[Plan]) -> PlanEstimate:
+    """The fastest of these plans. ValueError where there is none.
+
+    Plans come in the order of their lower bounds, so those behind the first one that is too slow are not timed.
+    """
+    search = _Search(request)
+    bounds = sorted((search.time.least_seconds(plan), number, plan) for number, plan in enumerate(plans))
+    estimates: list[PlanEstimate] = []
+    for bound, _, plan in bounds:
+        if estimates and bound > CLOSE * min(one.seconds for one in estimates):
+            break
+        estimates.append(search.estimate(plan))
+    return min(estimates, key=lambda one: one.seconds)
 
 
 def with_interval(request: PlanRequest, step: StepTime) -> StepTime:
@@ -260,106 +359,4 @@ def estimate(
     return PlanEstimate(
         name=name or strategy_of(plan), plan=plan, stage=stage, memory=breakdown, step=with_interval(request, step),
         mfu=share, tokens_per_second=request.tokens / step.seconds,
-    )  # fmt: skip
-
-
-# For ResNets, bytes per parameter under torch.amp with SGD: fp32 and 16-bit weights, gradients, momentum.
-IMAGE_STATES = (4 + 2, 4, 4)
-# Bytes per output element: the convolution's, which batch norm keeps, and the ReLU's, which the next convolution keeps.
-IMAGE_OUTPUT = 2 + 2
-
-
-def _data_parallel(request: PlanRequest, zero: int) -> Iterator[Plan]:
-    """Plans with data parallelism alone: micro-batches by powers of 2, recomputation "none" or "full"."""
-    dp = request.cluster.world_size
-    each = request.global_batch // dp  # sequences of a rank
-    for size in MICRO_BATCHES:
-        if request.global_batch % dp or each % size:
-            return
-        for recompute in ("none", "full"):
-            yield Plan(
-                dp=dp, zero=zero, micro_batch=size, num_microbatches=each // size, recompute=recompute,
-                precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention,
-            )  # fmt: skip
-
-
-def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
-    """The fitting plans with gradients and optimizer on the host; on several GPUs with ZeRO-3."""
-    for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):  # the ZeRO stage
-        stage, breakdown = fullest_stage(request.model, plan)
-        # The gradients of one layer (or token table) at a time are on the GPU, until they have travelled to the host.
-        buffer = max(params_per_layer(request.model, plan), table_params(request.model, plan)) * gradient_bytes(plan)
-        more = buffer if plan.zero == 0 else 0  # with ZeRO-3 the gradient buffer is among the temporaries already
-        on_gpu = replace(breakdown, optimizer=0, gradients=0, temporaries=breakdown.temporaries + more)
-        if on_gpu.total <= request.usable:
-            step = offloaded_step(request.model, plan, request.cluster, request.stack, request.constants)
-            candidate = estimate(request, plan, stage, on_gpu, step, StrategyName.OFFLOAD)
-            host_bytes = (breakdown.optimizer + breakdown.gradients) * request.cluster.gpus_per_node
-            yield replace(candidate, host_bytes=host_bytes)
-
-
-def adapter_plans(request: PlanRequest, rank: int) -> Iterator[PlanEstimate]:
-    """Plans with LoRA, its frozen weights replicated or sharded, and with QLoRA; those that do not fit have no step.
-
-    rank: the inner width of an adapter.
-    """
-    for name, zero in ((StrategyName.LORA, 0), (StrategyName.LORA, 3), (StrategyName.QLORA, 0)):
-        if zero and request.cluster.world_size == 1:
-            continue
-        for plan in _data_parallel(request, zero):
-            breakdown = adapter_memory(request, plan, rank, name)
-            if breakdown.total > request.usable:
-                yield PlanEstimate(name=name, plan=plan, memory=breakdown)
-                continue
-            adapters = dict(rank=rank, is_quantized=name == StrategyName.QLORA)
-            step = adapter_step(request.model, plan, request.cluster, request.stack, request.constants, **adapters)
-            candidate = estimate(request, plan, 0, breakdown, step, name)
-            yield replace(candidate, mfu=candidate.mfu * 2 / 3)  # the gradients of frozen weights are not computed
-
-
-def adapter_memory(request: PlanRequest, plan: Plan, rank: int, name: str) -> MemoryBreakdown:
-    """Bytes of frozen weights, of adapters with their optimizer state, and of the full model's activations."""
-    states = (fine_tuning.qlora if name == StrategyName.QLORA else fine_tuning.lora)(request.model, rank=rank)
-    _, breakdown = fullest_stage(request.model, plan)
-    parameters = ceil(states.parameters / (plan.dp if plan.zero else 1))
-    return replace(breakdown, parameters=parameters, gradients=states.gradients, optimizer=states.optimizer)
-
-
-def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
-    """DDP plans of a ResNet with 1 to 64 micro-batches; those that do not fit have no step."""
-    gpus, model = request.cluster.world_size, request.model
-    if request.global_batch % gpus:
-        return
-    each = request.global_batch // gpus
-    for parts in _divisors(each, most=64):
-        plan = Plan(
-            dp=gpus, micro_batch=each // parts, num_microbatches=parts, optimizer="sgd_momentum",
-            precision="mixed_fp32_grads" if parts > 1 else "mixed",
-        )  # fmt: skip
-        breakdown = image_memory(request, plan)
-        if breakdown.total > request.usable:
-            yield PlanEstimate(name=strategy_of(plan), plan=plan, memory=breakdown)
-            continue
-        step = resnet_step(
-            model, each // parts, request.cluster, constants=request.constants, data_hidden=request.stack.data_hidden
-        )
-        once = ("gradients", "optimizer", "step's constant")  # bars that do not come once per micro-batch
-        bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
-        step = with_interval(request, replace(step, bars=bars))
-        # A multiplication and an addition per weight and pixel, in forward and twice in backward.
-        flops_per_image = 6 * sum(one.pixels * one.kernel**2 * one.inputs * one.outputs for one in model.convolutions)
-        rate = request.global_batch / step.seconds  # images per second
-        share = flops_per_image * rate / gpus / request.cluster.gpu.flops
-        name = strategy_of(plan)
-        # An image counts as one token.
-        yield PlanEstimate(name=name, plan=plan, memory=breakdown, step=step, mfu=share, tokens_per_second=rate)
-
-
-def image_memory(request: PlanRequest, plan: Plan) -> MemoryBreakdown:
-    """Bytes of weights, gradients and momentum, and of the outputs of each convolution and its ReLU."""
-    kept = sum(each.pixels * each.outputs for each in request.model.convolutions) * IMAGE_OUTPUT
-    states = dict(zip(("parameters", "gradients", "optimizer"), IMAGE_STATES, strict=True))
-    return MemoryBreakdown(
-        **{kind: size * request.model.num_params for kind, size in states.items()},
-        activations=kept * plan.micro_batch, instant="as backward starts",
     )  # fmt: skip

@@ -23,7 +23,6 @@ segment per layer up to 33 layers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
 from helpers.predict.memory.states import kv_width, weight_bytes
@@ -143,7 +142,8 @@ def recomputed_layer(model: ModelSpec, plan: Plan) -> int:
     """Bytes of activations that exist again while backward recomputes one layer; 0 without recomputation."""
     if plan.recompute == "none":
         return 0
-    return activations_per_layer(model, replace(plan, recompute="none")) - activations_per_layer(model, plan)
+    kept = plan.unchecked_copy(recompute="none")  # what a layer keeps without recomputation exists again
+    return activations_per_layer(model, kept) - activations_per_layer(model, plan)
 
 
 def segments_peak(num_layers: int, num_segments: int, *, input_bytes: float = 1, inside_bytes: float = 1) -> float:

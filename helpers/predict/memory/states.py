@@ -12,7 +12,6 @@ Not counted: AdamW's 4-byte step counter per tensor, and the temporaries of a `f
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
 from helpers.records import MemoryBreakdown
@@ -57,12 +56,16 @@ def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
     rounded up to whole parameters. Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too.
     Source: Rajbhandari et al. 2020, section 5 and figure 1.
     """
+    return _breakdown(*state_bytes(num_params, plan))
+
+
+def state_bytes(num_params: int, plan: Plan) -> tuple[int, int, int]:
+    """Bytes of parameters, gradients and optimizer state, as `model_states` has them."""
     share = ceil(num_params / num_shards(plan))
-    return MemoryBreakdown(
-        parameters=(share if plan.zero >= 3 else num_params) * weight_bytes(plan),
-        gradients=(share if plan.zero >= 2 else num_params) * gradient_bytes(plan),
-        optimizer=ceil((share if plan.zero >= 1 else num_params) * optimizer_bytes(plan)),
-        instant="between steps",  # nothing of forward or backward exists then
+    return (
+        (share if plan.zero >= 3 else num_params) * weight_bytes(plan),
+        (share if plan.zero >= 2 else num_params) * gradient_bytes(plan),
+        ceil((share if plan.zero >= 1 else num_params) * optimizer_bytes(plan)),
     )
 
 
@@ -99,17 +102,28 @@ def feed_forward_params(model: ModelSpec, plan: Plan) -> int:
 
 
 def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
-    """`model_states` of a rank of pipeline stage `stage`. With ep, ZeRO shards experts over fewer ranks than the rest.
+    """`model_states` of a rank of a pipeline stage. With ep, ZeRO shards experts over fewer ranks than the rest."""
+    return _breakdown(*rank_state_bytes(model, plan, stage))
+
+
+def rank_state_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> tuple[int, int, int]:
+    """Bytes of parameters, gradients and optimizer state, as `rank_states` has them.
 
     `plan.of_experts` is the plan by which the weights of experts are replicated and sharded.
     """
     count = params_per_rank(model, plan, stage)
     if plan.ep == 1:
-        return model_states(count, plan)
+        return state_bytes(count, plan)
     experts = plan.layers_on_stage(model, stage) * feed_forward_params(model, plan)
-    rest, routed = model_states(count - experts, plan), model_states(experts, plan.of_experts)
-    sums = {kind: getattr(rest, kind) + getattr(routed, kind) for kind in ("parameters", "gradients", "optimizer")}
-    return replace(rest, **sums)
+    rest, routed = state_bytes(count - experts, plan), state_bytes(experts, plan.of_experts)
+    parameters, gradients, optimizer = map(sum, zip(rest, routed, strict=True))
+    return parameters, gradients, optimizer
+
+
+def _breakdown(parameters: int, gradients: int, optimizer: int) -> MemoryBreakdown:
+    """These bytes as a record, between steps, when nothing of forward or backward exists."""
+    kinds = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
+    return MemoryBreakdown(**kinds, instant="between steps")
 
 
 def table_params(model: ModelSpec, plan: Plan) -> int:

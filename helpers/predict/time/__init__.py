@@ -1,7 +1,8 @@
 """Predicts when each span of a step starts and ends, and how long a step and a training take.
 
 data_parallel.py, zero.py, pipeline.py   a step of each strategy as a Timeline
-step.py          the seconds of a step under a plan on a cluster, as a sum of bars; also with offload and with adapters
+step.py          the seconds of a step under a plan on a cluster, as a sum of bars
+offload_and_adapters.py   the same with the optimizer on the host, and with adapters
 layer.py         the seconds of one layer on one rank, from kernels.py (products, attention) and collectives.py
 convolutions.py  the step of a ResNet
 stacks.py        what a training stack overlaps, and which kernels it has

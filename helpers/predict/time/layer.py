@@ -65,9 +65,16 @@ def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
     return (query_key_value, h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
 
 
-@lru_cache(maxsize=16384)
 def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
     """The work of one layer. Of the plan only what concerns a layer counts (`_layer_plan` in step.py)."""
+    # Forward and backward are the same whatever is recomputed, so all three ways share an entry of the cache.
+    forward, backward, attention_memory = _passes(model, plan.unchecked_copy(recompute="none"), cluster, stack)
+    return Layer(forward, backward, _again(plan, stack, forward, attention_memory))
+
+
+@lru_cache(maxsize=16384)
+def _passes(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> tuple[Work, Work, float]:
+    """The work of a layer's forward and backward, and of forward's memory seconds those of attention."""
     tokens = plan.micro_batch * model.seq // plan.cp
     gpu = cluster.gpu
     forward = backward = 0.0  # seconds of matrix products
@@ -98,7 +105,7 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
         backward, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward,
         *context_backward, *routed, stack.calls_backward * calls,
     )  # fmt: skip
-    return Layer(forward_work, backward_work, _again(plan, stack, forward_work, attention_forward[1]))
+    return forward_work, backward_work, attention_forward[1]
 
 
 def _again(plan: Plan, stack: Stack, forward: Work, attention_memory: float) -> Work:

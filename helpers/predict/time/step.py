@@ -3,37 +3,30 @@
 `step_time` is the planner's model of a step. It adds up layer.py (one layer on one rank), collectives.py and
 pipeline.py. A stack is a training framework, such as Megatron-Core or FSDP; stacks.py says which traffic each one
 overlaps and which kernels it has. Constants say how near a machine comes to the nominal rates of the data sheets;
-before a calibration (calibrate.py) they are 1. `offloaded_step` and `adapter_step` change the bars for two cheaper
-kinds of training.
+before a calibration (calibrate.py) they are 1. offload_and_adapters.py changes the bars for two cheaper kinds of
+training.
 
-Offload (Ren et al. 2021, ZeRO-Offload): gradients travel to the host during backward, once per micro-batch. The host's
-optimizer step, which its memory bandwidth limits, and the way back are exposed, which means that no compute hides them.
-Adapters (LoRA, QLoRA): the gradients of frozen weights, a third of the products, are not computed. QLoRA writes each
-matrix out in 16 bits before each product (Dettmers et al. 2023, section 3): `UNPACKING`. The adapters' own small
-products are left out.
+A search that asks for the steps of many plans takes a `StepModel`, which computes once what these plans share.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
+from operator import add, truediv
+from typing import NamedTuple
 
-from helpers.predict.memory.fine_tuning import adapter_params, layer_matrices
+from helpers.predict.memory.rank_memory import representative_stages
 from helpers.predict.memory.states import (
     feed_forward_params,
-    gradient_bytes,
-    num_shards,
-    optimizer_bytes,
     params_per_rank,
-    weight_bytes,
 )
-from helpers.predict.time.collectives import optimizer_seconds, replica_traffic, send_seconds
-from helpers.predict.time.kernels import memory_rate, product_seconds
-from helpers.predict.time.layer import Work, ends, layer, product_shapes
-from helpers.predict.time.pipeline import pipeline_seconds, seconds_of_ranks
+from helpers.predict.time.collectives import ReplicaTraffic, optimizer_seconds, replica_traffic, send_seconds
+from helpers.predict.time.layer import Work, ends, layer
+from helpers.predict.time.pipeline import pipeline_seconds
 from helpers.predict.time.stacks import Stack
-from helpers.specs import LINKS, Cluster, ModelSpec, Plan
+from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_positive
 
 # The host's and the GPU's seconds are joined as a 4-norm, (host^4 + gpu^4)^(1/4). This is a soft maximum: kernels
@@ -69,8 +62,7 @@ NOMINAL = Constants()
 UNCALIBRATED = 1.25
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """One term of the step. binds: what limits it: "tensor cores", "memory", "NVLink", "network", "host", "waiting"."""
 
     name: str
@@ -88,7 +80,7 @@ class StepTime:
     bars: tuple[Bar, ...]
     factor: float = 1.0
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Seconds of the step."""
         return sum(bar.seconds for bar in self.bars)
@@ -103,7 +95,7 @@ class StepTime:
         """The bottleneck to which most seconds of the step belong."""
         return max(self.by_bottleneck, key=self.by_bottleneck.get)
 
-    @property
+    @cached_property
     def by_bottleneck(self) -> dict[str, float]:
         """Seconds of the step by bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
         total: dict[str, float] = defaultdict(float)
@@ -124,8 +116,7 @@ def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, cons
             "make dp * tp * pp * cp the number of GPUs"
         )
     _check_modelled(plan)
-    plan = _interleaved(model, plan, stack)
-    return _Step(model, plan, cluster, stack, constants).estimate()
+    return StepModel(model, cluster, stack, constants).step(plan)
 
 
 def pass_seconds(
@@ -135,22 +126,8 @@ def pass_seconds(
 
     Part i is on pipeline rank i % pp, so `forward[rank :: pp]` are the parts of one rank.
     """
-    return _Step(model, plan, cluster, stack, constants).passes()
-
-
-def least_seconds(
-    model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL
-) -> float:
-    """A lower bound of a step's seconds that is fast to compute, by which the search drops plans.
-
-    It counts the busiest rank's compute, and 0.9 of one micro-batch's pass through the other ranks: a little less than
-    the whole pass, so that it stays a lower bound where the stages differ. With chunks, the busiest rank waits only
-    while a micro-batch passes one chunk of each other rank, so that pass is divided by the number of chunks.
-    """
-    forward, backward = pass_seconds(model, plan, cluster, stack, constants)
-    loads = seconds_of_ranks(plan.pp, forward, backward)
-    busiest = max(loads)
-    return plan.num_microbatches * busiest + 0.9 * (sum(loads) - busiest) / plan.num_chunks
+    pipeline = StepModel(model, cluster, stack, constants).pipeline(plan)
+    return pipeline.forward.of_parts, pipeline.backward.of_parts
 
 
 def _check_modelled(plan: Plan) -> None:
@@ -198,203 +175,272 @@ PARTS = (
 )
 
 
-class _Step:
-    """Adds up the seconds of one step.
+class _Layer(NamedTuple):
+    """A layer and the ends of the model, at calibrated rates.
 
-    A part is one of the pipeline's pp * num_chunks pieces of the model. counts: the layers of each part. ends: the work
-    of the embedding (on the first part) and of the head (on the last). send: (inside a node, on the network) seconds of
-    one send between stages.
+    forward, backward, again: seconds of each field of `Work`, in the order of PARTS, and of all of them together with
+    the host's launches. embedding, head: seconds of (forward, backward). The names that begin with `binds` are the
+    bottlenecks.
     """
 
-    def __init__(self, model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants) -> None:
-        self.model, self.plan, self.cluster, self.stack, self.constants = model, plan, cluster, stack, constants
-        layer_plan = _layer_plan(plan)
-        self.layer, self.ends = layer(model, layer_plan, cluster, stack), ends(model, layer_plan, cluster, stack)
-        self.counts = _layers_of_parts(model, plan)
-        self.send = self._send()
+    forward: tuple[tuple[float, ...], float]
+    backward: tuple[tuple[float, ...], float]
+    again: float
+    embedding: tuple[float, float]
+    head: tuple[float, float]
+    binds_again: str
+    binds_embedding: str
+    binds_head: str
 
-    def estimate(self) -> StepTime:
+
+class _Pass(NamedTuple):
+    """Seconds of one micro-batch in one pass, on the first part of the pipeline, on each part between, and on the last.
+
+    A part is one of the pipeline's stages * chunks pieces of the model. A rank has every `stages`-th part. All parts
+    between the ends are equal, and so are all ranks between the first and the last.
+    """
+
+    stages: int
+    chunks: int
+    first: float
+    between: float
+    last: float
+
+    @property
+    def of_parts(self) -> list[float]:
+        """Seconds on each part."""
+        if self.stages == 1:
+            return [self.last]
+        return [self.first, *[self.between] * (self.stages * self.chunks - 2), self.last]
+
+    @property
+    def of_ranks(self) -> tuple[float, float, float]:
+        """Seconds on the first rank, on each rank between, and on the last."""
+        if self.stages == 1:
+            return self.last, self.last, self.last
+        if self.chunks == 1:
+            return self.first, self.between, self.last
+        others = [self.between] * (self.chunks - 1)
+        return sum([self.first, *others]), sum([*others, self.between]), sum([*others, self.last])
+
+
+class _Pipeline:
+    """The passes of a plan. loads: seconds of one micro-batch on each rank, in both passes."""
+
+    def __init__(self, plan: Plan, forward: _Pass, backward: _Pass) -> None:
+        self.plan, self.forward, self.backward = plan, forward, backward
+        first, between, last = map(add, forward.of_ranks, backward.of_ranks)
+        self.loads = [first, *[between] * (plan.pp - 2), last] if plan.pp > 1 else [first]
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of all micro-batches, from the first forward to the last backward."""
+        plan, parts = self.plan, (self.forward.of_parts, self.backward.of_parts)
+        return pipeline_seconds(plan.pp, plan.num_microbatches, plan.num_chunks, *parts)
+
+
+class StepModel:
+    """Predicts the steps of many plans of one model on one cluster, under one stack.
+
+    It computes once what several plans share: the work of a layer, the passes of a pipeline, the traffic between
+    replicas. Plans are not checked; `step_time` does that. They must have the same optimizer, kind of attention and
+    method of context parallelism, and either all or none of them fp8.
+    """
+
+    def __init__(self, model: ModelSpec, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL) -> None:
+        self.model, self.cluster, self.stack, self.constants = model, cluster, stack, constants
+        # A layer does not depend on the number of nodes, so clusters of all sizes share the caches of layer.py.
+        self._node = replace(cluster, num_nodes=1)
+        self._rates = [getattr(constants, rate) for _, _, rate, _ in PARTS]
+        self._layers: dict[tuple, _Layer] = {}
+        self._pipelines: dict[tuple, _Pipeline] = {}
+        self._replicas: dict[tuple, tuple[list[tuple[ReplicaTraffic, str]], float]] = {}
+        self._sends: dict[tuple, tuple[float, float]] = {}
+
+    def step(self, plan: Plan) -> StepTime:
         """The step as bars: the busiest rank's compute, what its pipeline adds, and what its replicas add."""
-        plan, microbatches = self.plan, self.plan.num_microbatches
-        forward, backward = self.passes()
-        loads = seconds_of_ranks(plan.pp, forward, backward)  # of one micro-batch
-        busiest = max(loads)
-        pipeline = pipeline_seconds(plan.pp, microbatches, plan.num_chunks, forward, backward)
-        bars = self._compute(loads.index(busiest))
+        plan, microbatches = _interleaved(self.model, plan, self.stack), plan.num_microbatches
+        pipeline = self.pipeline(plan)
+        busiest = max(pipeline.loads)
+        bars = self._compute(plan, pipeline.loads.index(busiest))
         if plan.pp > 1:
-            sends = 2 * microbatches * plan.num_chunks * sum(self.send)  # an activation and a gradient per micro-batch
-            bars.append(Bar(name="sends between stages", seconds=sends, binds="network" if self.send[1] else "NVLink"))
-            bars.append(Bar(name="bubble", seconds=pipeline - microbatches * busiest, binds="waiting"))
+            inside, network = self._send(plan)
+            # An activation and a gradient per micro-batch.
+            sends = 2 * microbatches * plan.num_chunks * (inside + network)
+            bars.append(Bar("sends between stages", sends, "network" if network else "NVLink"))
+            bars.append(Bar("bubble", pipeline.seconds - microbatches * busiest, "waiting"))
         # Pipeline rank 0, which has the embedding and therefore many parameters, stands for all ranks.
-        bars += self._replica_bars(sum(forward[:: plan.pp]), sum(backward[:: plan.pp]))
-        bars.append(Bar(name="step's constant", seconds=self.constants.step, binds="host"))
+        bars += self._replica_bars(plan, pipeline.forward.of_ranks[0], pipeline.backward.of_ranks[0])
+        bars.append(Bar("step's constant", self.constants.step, "host"))
         return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
 
-    def _gpu_seconds(self, work: Work) -> dict[str, float]:
-        """Seconds of each field of the work at the calibrated rates."""
-        return {field: getattr(work, field) / getattr(self.constants, rate) for field, _, rate, _ in PARTS}
+    def least_seconds(self, plan: Plan, chunks: int | None = None) -> float:
+        """A lower bound of a step's seconds that is fast to compute, by which the search drops plans.
+
+        It counts the busiest rank's compute, and 0.9 of one micro-batch's pass through the other ranks: a little less
+        than the whole pass, so that it stays a lower bound where the stages differ. With chunks, the busiest rank waits
+        only while a micro-batch passes one chunk of each other rank, so that pass is divided by the number of chunks.
+        chunks: this number, if it is not that of the plan.
+        """
+        loads = self.pipeline(plan).loads
+        busiest = max(loads)
+        return plan.num_microbatches * busiest + 0.9 * (sum(loads) - busiest) / (chunks or plan.num_chunks)
+
+    def pipeline(self, plan: Plan) -> _Pipeline:
+        """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
+        axes = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.num_chunks
+        key = *axes, plan.micro_batch, plan.num_microbatches, plan.recompute, plan.precision
+        if key not in self._pipelines:
+            self._pipelines[key] = self._new_pipeline(plan)
+        return self._pipelines[key]
+
+    def _new_pipeline(self, plan: Plan) -> _Pipeline:
+        """The passes of the plan, with sends and recomputation."""
+        layer, send = self._layer(plan), sum(self._send(plan))
+        layers_of_end, layers_between = _layers_of_parts(self.model, plan)
+        passes = []
+        # again: what backward computes again of forward
+        layer_seconds = layer.forward[1], layer.backward[1] + layer.again
+        for of_layer, embedding, head in zip(layer_seconds, layer.embedding, layer.head, strict=True):
+            of_end, between = layers_of_end * of_layer + send, layers_between * of_layer + send
+            first = of_end + embedding
+            # A pipeline of one stage has a single part, which is both ends.
+            passes.append(_Pass(plan.pp, plan.num_chunks, first, between, (first if plan.pp == 1 else of_end) + head))
+        return _Pipeline(plan, *passes)
+
+    def _layer(self, plan: Plan) -> _Layer:
+        """The layer of a plan, from the cache if a plan with the same layer came before."""
+        # Of the micro-batches only counts whether there are several, whose gradients must be added up.
+        sums = plan.num_microbatches > 1
+        key = plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.micro_batch, plan.recompute, plan.precision, sums
+        if key not in self._layers:
+            self._layers[key] = self._new_layer(_layer_plan(plan))
+        return self._layers[key]
+
+    def _new_layer(self, plan: Plan) -> _Layer:
+        """The layer of a plan that is reduced to its layer (`_layer_plan`)."""
+        work, (embedding, head) = (one(self.model, plan, self._node, self.stack) for one in (layer, ends))
+        return _Layer(
+            forward=(self._gpu_seconds(work.forward), self._seconds(work.forward)),
+            backward=(self._gpu_seconds(work.backward), self._seconds(work.backward)),
+            again=self._seconds(work.again),
+            embedding=(self._seconds(embedding[0]), self._seconds(embedding[1])),
+            head=(self._seconds(head[0]), self._seconds(head[1])),
+            binds_again=self._bottleneck(work.again),
+            binds_embedding=self._bottleneck(embedding[0]),
+            binds_head=self._bottleneck(head[0]),
+        )
+
+    def _gpu_seconds(self, work: Work) -> tuple[float, ...]:
+        """Seconds of each field of the work at the calibrated rates, in the order of PARTS."""
+        return tuple(map(truediv, work, self._rates))
 
     def _seconds(self, work: Work) -> float:
         """Seconds of this work: the GPU's, or those of the host that launches it, whichever is longer (SHARPNESS)."""
-        gpu = sum(self._gpu_seconds(work).values())
+        gpu = sum(self._gpu_seconds(work))
         host = work.calls * self.stack.layer_launch * self.constants.launch
         longer = max(gpu, host)
         if not longer:
             return 0.0
         return longer * (1 + (min(gpu, host) / longer) ** SHARPNESS) ** (1 / SHARPNESS)
 
-    def passes(self) -> tuple[list[float], list[float]]:
-        """Seconds of one micro-batch's forward and of its backward on each part, with sends and recomputation."""
-        send = sum(self.send)
-        layer_forward, layer_backward = self._seconds(self.layer.forward), self._seconds(self.layer.backward)
-        layer_backward += self._seconds(self.layer.again)  # what backward computes again of forward
-        forward = [count * layer_forward + send for count in self.counts]
-        backward = [count * layer_backward + send for count in self.counts]
-        for part, (end_forward, end_backward) in ((0, self.ends.embedding), (-1, self.ends.head)):
-            forward[part] += self._seconds(end_forward)
-            backward[part] += self._seconds(end_backward)
-        return forward, backward
-
-    def _compute(self, rank: int) -> list[Bar]:
-        """The bars of one pipeline rank: its passes over all micro-batches, by what limits them."""
-        plan, microbatches = self.plan, self.plan.num_microbatches
-        layers = microbatches * sum(self.counts[rank :: plan.pp])
-        seconds: dict[str, float] = defaultdict(float)
-        launches = 0.0  # what waiting for the host adds to the GPU's own seconds
-        for work in (self.layer.forward, self.layer.backward):
-            gpu = self._gpu_seconds(work)
-            for field, each in gpu.items():
-                seconds[field] += layers * each
-            launches += layers * (self._seconds(work) - sum(gpu.values()))
-        bars = [Bar(name=name, seconds=seconds[field], binds=binds) for field, binds, _, name in PARTS]
-        recomputed = layers * self._seconds(self.layer.again)
-        bars.append(Bar(name="recomputation", seconds=recomputed, binds=self._bottleneck(self.layer.again)))
-        for name, works, is_here in (
-            ("embedding", self.ends.embedding, rank == 0), ("head and loss", self.ends.head, rank == plan.pp - 1),
-        ):  # fmt: skip
-            total = microbatches * sum(map(self._seconds, works)) if is_here else 0.0
-            bars.append(Bar(name=name, seconds=total, binds=self._bottleneck(works[0])))
-        bars.append(Bar(name="the host launches", seconds=launches, binds="host"))
-        return bars
-
     def _bottleneck(self, work: Work) -> str:
         """The bottleneck of the field of the work that takes longest."""
         gpu = self._gpu_seconds(work)
-        return max(PARTS, key=lambda row: gpu[row[0]])[1]  # a row of PARTS begins with field, bottleneck
+        return PARTS[gpu.index(max(gpu))][1]  # a row of PARTS begins with field, bottleneck
 
-    def _send(self) -> tuple[float, float]:
+    def _compute(self, plan: Plan, rank: int) -> list[Bar]:
+        """The bars of one pipeline rank: its passes over all micro-batches, by what limits them."""
+        layer, microbatches = self._layer(plan), plan.num_microbatches
+        layers = microbatches * plan.layers_on_stage(self.model, rank)
+        bars = [
+            Bar(name, layers * forward + layers * backward, binds)
+            for (_, binds, _, name), forward, backward in zip(PARTS, layer.forward[0], layer.backward[0], strict=True)
+        ]
+        # What waiting for the host adds to the GPU's own seconds.
+        launches = sum(layers * (total - sum(gpu)) for gpu, total in (layer.forward, layer.backward))
+        embedding = microbatches * sum(layer.embedding) if rank == 0 else 0.0
+        head = microbatches * sum(layer.head) if rank == plan.pp - 1 else 0.0
+        return [
+            *bars,
+            Bar("recomputation", layers * layer.again, layer.binds_again),
+            Bar("embedding", embedding, layer.binds_embedding),
+            Bar("head and loss", head, layer.binds_head),
+            Bar("the host launches", launches, "host"),
+        ]
+
+    def _send(self, plan: Plan) -> tuple[float, float]:
         """(inside a node, network) seconds to send a micro-batch's activations on; each tensor rank sends its part."""
-        plan = self.plan
         if plan.pp == 1:
             return 0.0, 0.0
-        size = 2 * plan.micro_batch * (self.model.seq // plan.cp) * self.model.hidden / plan.tp  # bytes, in 16 bits
-        inside, network = send_seconds(size, self.cluster, block=plan.tp * plan.cp * plan.dp, stages=plan.pp)
-        return inside / self.constants.inside, network / self.constants.network
+        key = plan.tp, plan.cp, plan.pp, plan.dp, plan.micro_batch
+        if key not in self._sends:
+            # Bytes, in 16 bits.
+            size = 2 * plan.micro_batch * (self.model.seq // plan.cp) * self.model.hidden / plan.tp
+            block = plan.tp * plan.cp * plan.dp
+            inside, network = send_seconds(size, self.cluster, block=block, stages=plan.pp)
+            self._sends[key] = inside / self.constants.inside, network / self.constants.network
+        return self._sends[key]
 
-    def _replica_bars(self, forward: float, backward: float) -> list[Bar]:
+    def _replica_bars(self, plan: Plan, forward: float, backward: float) -> list[Bar]:
         """Exposed traffic of gradients and parameters between replicas, and the optimizer's step.
 
         forward, backward: seconds of one micro-batch's passes, behind which traffic can hide. What one message hides
         behind is not available for the next. A flow (`ReplicaTraffic`) is one kind of traffic, such as the
         reduce-scatter of gradients: its seconds, the share of them that may hide, and the pass behind which they hide.
         """
-        plan, constants = self.plan, self.constants
-        bars, available, optimizer = [], {"forward": forward, "backward": backward}, 0.0
-        for params, shared_plan in self._replicated():
-            for flow in replica_traffic(params, sum(self.counts[:: plan.pp]), shared_plan, self.cluster, self.stack):
-                seconds = flow.inside / constants.inside + flow.network / constants.network
-                hidden = min(seconds * flow.hidden, available[flow.behind])
-                available[flow.behind] -= hidden
-                binds = "network" if flow.network else "NVLink"
-                name = flow.name if shared_plan is plan else f"{flow.name} of experts"
-                bars.append(Bar(name=name, seconds=flow.often * (seconds - hidden), binds=binds))
-            optimizer += optimizer_seconds(params, shared_plan, self.cluster) / constants.memory
-        return [*bars, Bar(name="optimizer", seconds=optimizer, binds="memory")]
+        bars, available = [], {"forward": forward, "backward": backward}
+        flows, optimizer = self._flows(plan)
+        for flow, name in flows:
+            seconds = flow.inside / self.constants.inside + flow.network / self.constants.network
+            hidden = min(seconds * flow.hidden, available[flow.behind])
+            available[flow.behind] -= hidden
+            bars.append(Bar(name, flow.often * (seconds - hidden), "network" if flow.network else "NVLink"))
+        return [*bars, Bar("optimizer", optimizer, "memory")]
 
-    def _replicated(self) -> list[tuple[float, Plan]]:
+    def _flows(self, plan: Plan) -> tuple[list[tuple[ReplicaTraffic, str]], float]:
+        """All traffic between replicas with the names of its bars, and the seconds of the optimizer's step."""
+        key = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.zero, plan.precision, plan.num_microbatches
+        if key not in self._replicas:
+            flows, optimizer = [], 0.0
+            layers = plan.layers_on_stage(self.model, 0)
+            for params, shared_plan in self._replicated(plan):
+                ending = "" if shared_plan is plan else " of experts"
+                traffic = replica_traffic(params, layers, shared_plan, self.cluster, self.stack)
+                flows += [(flow, f"{flow.name}{ending}") for flow in traffic]
+                optimizer += optimizer_seconds(params, shared_plan, self.cluster) / self.constants.memory
+            self._replicas[key] = flows, optimizer
+        return self._replicas[key]
+
+    def _replicated(self, plan: Plan) -> list[tuple[float, Plan]]:
         """Parameters of the fullest rank, with the plan that says how they are replicated.
 
         The weights of experts have fewer replicas than the rest, so they come as an entry of their own.
         """
-        model, plan = self.model, self.plan
-        first, second, last = 0, min(1, plan.pp - 1), plan.pp - 1  # all other stages are like the second
-        params = max(params_per_rank(model, plan, stage) for stage in {first, second, last})
+        params = max(params_per_rank(self.model, plan, stage) for stage in representative_stages(plan))
         if plan.ep == 1:
             return [(params, plan)]
-        experts = sum(self.counts[:: plan.pp]) * feed_forward_params(model, plan)
+        experts = plan.layers_on_stage(self.model, 0) * feed_forward_params(self.model, plan)
         return [(params - experts, plan), (experts, plan.of_experts)]
 
 
-@lru_cache(maxsize=16384)
 def _layer_plan(plan: Plan) -> Plan:
-    """The plan reduced to what one layer's work depends on, so that the caches of `layer` and `ends` hit more often.
+    """The plan reduced to what one layer's work depends on, so that the caches of layer.py hit more often.
 
     Of the micro-batches only counts whether there are several, whose gradients must be added up. dp = ep is the
     smallest dp over which the experts can be spread.
     """
     few = min(plan.num_microbatches, 2)
-    return replace(plan, dp=plan.ep, pp=1, num_chunks=1, zero=0, shard_ranks=None, num_microbatches=few)
+    return plan.unchecked_copy(dp=plan.ep, pp=1, num_chunks=1, zero=0, shard_ranks=None, num_microbatches=few)
 
 
-def _layers_of_parts(model: ModelSpec, plan: Plan) -> list[int]:
-    """Layers of each part of the pipeline, in order; the ends may have one fewer (see `Plan.layers_on_stage`)."""
+def _layers_of_parts(model: ModelSpec, plan: Plan) -> tuple[int, int]:
+    """Layers of the first and of the last part of the pipeline, and of each part between them.
+
+    The two ends may have one layer fewer than the others (see `Plan.layers_on_stage`).
+    """
     parts = plan.pp * plan.num_chunks
     if model.num_layers % parts == 0:
-        return [model.num_layers // parts] * parts
+        return model.num_layers // parts, model.num_layers // parts
     each = (model.num_layers + 2) // parts  # embedding and head count as a layer each, on the first and the last part
-    return [each - 1, *[each] * (parts - 2), each - 1]
-
-
-HOST_LINK = LINKS["PCIe 4 x16"]
-HOST_BANDWIDTH = 100e9  # bytes per second of a node's memory, which its GPUs share: a rule of thumb
-UNPACKED = 0.5 + 2  # bytes that unpacking moves per weight: read in 4 bits, written in 16
-# How many times longer unpacking takes than moving its bytes. Qwen's fine-tuning table (its README: Q-LoRA of 72B on
-# one A100, 8 micro-batches of 256 to 8,192 tokens in 27 to 180 s) leaves 2.3 to 2.8 s per micro-batch beside what grows
-# with tokens; its 7B takes 1.8 s longer per step in 4 bits than in 16. The bytes alone would take 0.30 and
-# 0.03 s per micro-batch.
-UNPACKING = 8.5
-
-
-def offloaded_step(
-    model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL
-) -> StepTime:
-    """Predict a step whose gradients and optimizer state are in the host's memory (ZeRO-Offload)."""
-    bars = [bar for bar in step_time(model, plan, cluster, stack, constants).bars if bar.name != "optimizer"]
-    params = params_per_rank(model, plan) / (num_shards(plan) if plan.zero else 1)  # of the rank's shard
-    backward = sum(pass_seconds(model, plan, cluster, stack, constants)[1])
-    # What backward does not hide of the gradients' way to the host, in every micro-batch.
-    down = max(0.0, HOST_LINK.seconds(params * gradient_bytes(plan)) - backward) * plan.num_microbatches
-    # Bytes that the host moves for all GPUs of a node: it reads and writes the state, reads gradients, writes weights.
-    moved = (2 * optimizer_bytes(plan) + gradient_bytes(plan) + weight_bytes(plan)) * cluster.gpus_per_node * params
-    bars += [
-        Bar(name="gradients to the host", seconds=down, binds="host"),
-        Bar(name="optimizer on the host", seconds=moved / HOST_BANDWIDTH, binds="host"),
-        Bar(name="parameters from the host", seconds=HOST_LINK.seconds(params * weight_bytes(plan)), binds="host"),
-    ]
-    return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
-
-
-def adapter_step(
-    model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL, *, rank: int,
-    is_quantized: bool = False,
-) -> StepTime:  # fmt: skip
-    """Predict a step that trains LoRA adapters of `rank` on query and value, with the model frozen.
-
-    is_quantized: QLoRA, with the model in 4 bits and adapters on all matrices.
-    """
-    targets = tuple(layer_matrices(model)) if is_quantized else ("query", "value")
-    trained = adapter_params(model, rank=rank, targets=targets) / model.num_params
-    tokens, passes = plan.micro_batch * model.seq, plan.num_microbatches * model.num_layers
-    # The gradients of frozen weights are not computed: one product per matrix, of (n, tokens) times (tokens, k).
-    saved = sum(product_seconds(n, k, tokens, cluster.gpu) for n, k in product_shapes(model, plan))
-    bars = []
-    for bar in step_time(model, plan, cluster, stack, constants).bars:
-        factor = trained if bar.name in ("gradients", "optimizer") else 1.0  # both exist for adapters alone
-        less = passes * saved / constants.products if bar.name == "products" else 0.0
-        bars.append(replace(bar, seconds=bar.seconds * factor - less))
-    if is_quantized:
-        times = passes * (3 if plan.recompute == "full" else 2)  # forward, backward, and a recomputed forward
-        rate = memory_rate(cluster.gpu) * constants.memory
-        unpacked = times * UNPACKING * UNPACKED * model.params_per_layer / rate
-        bars.append(Bar(name="weights out of 4 bits", seconds=unpacked, binds="memory"))
-    return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
+    return each - 1, each

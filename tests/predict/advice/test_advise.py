@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -15,13 +16,21 @@ from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
 from helpers.predict.advice.plans import PlanRequest
 from helpers.predict.advice.ranking import MOST_TOKENS, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.search import axis_layouts, estimate, fitting_plans, layout_key, reason_against
+from helpers.predict.advice.search import (
+    axis_layouts,
+    estimate,
+    layout_key,
+    micro_batches,
+    reason_against,
+    sharded_plans,
+)
 from helpers.predict.advice.summary import MARKS, bar_rows, legend, marks
 from helpers.predict.memory import logits, memory
 from helpers.predict.memory.fine_tuning import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.predict.time.offload_and_adapters import offloaded_step
 from helpers.predict.time.stacks import MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, STACKS
-from helpers.predict.time.step import UNCALIBRATED, offloaded_step, step_time
+from helpers.predict.time.step import UNCALIBRATED, step_time
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
 from helpers.specs.hardware import INTRA, PCIE_3
 
@@ -77,12 +86,26 @@ def test_numbers_are_those_of_the_functions_underneath(case):
         assert one.why and (one.fits or one.why.startswith(("Cannot run", "Does not fit")))
 
 
+def all_fitting_plans(work):
+    """Of each row the first plan that fits, with the memory of its fullest stage: what the search could time."""
+    layouts = [layout for sharded in sharded_plans(work) for layout in sharded]
+    rows = [
+        row.plans(layout.zero, ["none", "full"])
+        for layout in layouts
+        for of_size in micro_batches(work, layout)
+        for row in of_size.rows
+    ]
+    for row in rows:
+        held = ((plan, *fullest_stage(work.model, plan)) for plan in row)
+        yield from islice((one for one in held if one[2].total <= work.usable), 1)
+
+
 def test_no_plan_that_fits_is_preferred_to_the_first():
     """The pruned search against all plans of a small cluster, timed one by one."""
     half = replace(CLUSTERS["8 H100"], gpus_per_node=4)
     advice = advise(replace(PRESETS["llama3-8b"], seq=2048), half, global_batch=32)
     work = advice.request
-    steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in fitting_plans(work)[0]]
+    steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in all_fitting_plans(work)]
     everything = with_warnings(work, [estimate(work, *one) for one in steps])
     in_order = ranked(work, everything)
     assert len(everything) > 100 and in_order[0].plan == advice.plan

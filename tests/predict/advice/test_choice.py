@@ -10,7 +10,7 @@ from benchmarks import plan_pairs
 from helpers.predict.advice import advise
 from helpers.predict.advice.choice import LAYOUT_TIE, RIGHT_WITHIN, VARIANT_TIE, can_tell_apart, complexity, ranked
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, strategy_of
-from helpers.predict.advice.search import fitting_plans
+from helpers.predict.advice.search import micro_batches, sharded_plans
 from helpers.predict.time.stacks import STACKS
 from helpers.predict.time.step import Bar, StepTime
 from helpers.records import MemoryBreakdown
@@ -95,7 +95,9 @@ def test_each_plan_says_whether_the_trainer_runs_it_by_the_trainers_own_check():
 
 def test_a_pipeline_with_chunks_has_the_schedule_that_the_trainer_asks_for():
     work = advise(PRESETS["gpt2"], CLUSTERS["8 H100"], global_batch=64).request
-    chunked = [plan for plan, *_ in fitting_plans(work)[0] if plan.num_chunks > 1]
+    layouts = (layout for sharded in sharded_plans(work) for layout in sharded)
+    of_sizes = (of_size for layout in layouts for of_size in micro_batches(work, layout))
+    chunked = [row.base for of_size in of_sizes for row in of_size.rows if row.base.num_chunks > 1]
     assert chunked and {plan.schedule for plan in chunked} == {"interleaved"}
     for plan in chunked:
         check_trainable(plan, 0) if plan.cp == 1 else None

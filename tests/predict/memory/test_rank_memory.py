@@ -15,7 +15,8 @@ from helpers.predict.memory import (
     rank_kinds,
     temporaries,
 )
-from helpers.specs import PRESETS, Plan
+from helpers.predict.memory.rank_memory import RankMemory
+from helpers.specs import PRESETS, ROUTED, Plan
 
 LLAMA = PRESETS["llama3-8b"]
 GPT2 = PRESETS["gpt2"]
@@ -88,3 +89,24 @@ def test_of_many_kinds_the_ends_and_some_between_are_shown():
 def test_a_kind_holds_what_its_stage_holds():
     plan = Plan(pp=4, num_microbatches=8)
     assert all(kind.breakdown == memory(LLAMA, plan, kind.stage) for kind in rank_kinds(LLAMA, plan))
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA, ROUTED["mixtral-8x7b"]])
+def test_the_memory_of_many_plans_is_that_of_single_ones(model):
+    """What plans share is computed once, so an entry of the wrong plan would show here."""
+    together, experts = RankMemory(model), min(2, model.num_experts)
+    plans = [
+        Plan(**axes, zero=zero, micro_batch=size, num_microbatches=8, recompute=recompute, precision=precision)
+        for axes in ({"dp": 4}, {"dp": 2, "tp": 2, "sequence_parallel": True}, {"dp": 4, "pp": 4}, {"dp": 2, "cp": 2})
+        for axes in (axes, {**axes, "ep": experts})
+        for zero in (0, 1, 2, 3)
+        for size in (1, 4)
+        for recompute in ("none", "full")
+        for precision in ("mixed", "mixed_fp32_grads")
+    ]
+    for plan in plans:
+        stages = [memory(model, plan, stage) for stage in range(plan.pp)]
+        stage, held = together.fullest_stage(plan)
+        assert held == stages[stage] and held.total == max(one.total for one in stages)
+        assert together.fits(plan, held.total) and not together.fits(plan, held.total - 1)
+        assert together.least_bytes(plan) < held.total

@@ -12,16 +12,15 @@ from helpers.predict.memory.states import params_per_rank
 from helpers.predict.time.calibrate import published_steps
 from helpers.predict.time.data_parallel import gpt_backward
 from helpers.predict.time.flops import mfu
-from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
-from helpers.predict.time.step import (
+from helpers.predict.time.offload_and_adapters import (
     HOST_BANDWIDTH,
     HOST_LINK,
     UNPACKING,
-    Constants,
     adapter_step,
     offloaded_step,
-    step_time,
 )
+from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
+from helpers.predict.time.step import Constants, StepModel, step_time
 from helpers.predict.time.zero import gpt_zero3_step
 from helpers.predict.traffic.axes import axis_bytes
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
@@ -258,3 +257,24 @@ def test_four_bits_take_about_as_long_as_qwen_published(seq):
     plan = Plan(micro_batch=1, num_microbatches=8, recompute="full")
     step = adapter_step(model, plan, replace(EIGHT_H100, gpus_per_node=1), FSDP, rank=64, is_quantized=True)
     assert 0.85 * QWEN[seq] < step.seconds < 1.1 * QWEN[seq]
+
+
+def test_a_model_of_many_plans_gives_the_steps_of_single_ones():
+    """What plans share is computed once, so an entry of the wrong plan would show here."""
+    model = PRESETS["llama3-8b"]
+    together = StepModel(model, NODE, MEGATRON_CORE)
+    plans = [
+        Plan(
+            **axes, zero=zero, micro_batch=size, num_microbatches=count, recompute=recompute, precision=precision,
+            sequence_parallel=axes["tp"] > 1,
+        )
+        for axes in ({"tp": 2, "pp": 2, "dp": 2}, {"tp": 1, "pp": 4, "dp": 2}, {"tp": 4, "pp": 1, "dp": 2})
+        for zero in (0, 1)
+        for size, count in ((1, 1), (1, 8), (2, 4))
+        for recompute in ("none", "full")
+        for precision in ("mixed", "mixed_fp32_grads")
+    ]  # fmt: skip
+    for plan in plans:
+        step = together.step(plan)
+        assert step == step_time(model, plan, NODE, MEGATRON_CORE)
+        assert 0.99 * together.least_seconds(plan) <= step.seconds
