@@ -55,6 +55,7 @@ MODULES_IN_SANDBOX = (
     "helpers.grading.tensor_cases",
     "helpers.learner",
     "helpers.learner.progress",
+    "helpers.learner.yaml_file",
     "helpers.observe",
     "helpers.observe.comms",
     "helpers.quantities",
