@@ -355,6 +355,11 @@ function mountTalk(place, key) {
         if (address) link.href = address;
         else link.replaceWith(...link.childNodes);
       }
+      const titles = [...made.querySelectorAll("h1, h2, h3, h4, h5, h6")];
+      const level = (title) => Number(title.localName[1]);
+      for (const title of titles) { // the document stands in a section of the page, whose heading has level 2
+        title.setAttribute("aria-level", level(title) - level(titles[0]) + 3);
+      }
       if (!canSave) return made;
       const save = element("button", { type: "button", textContent: words("sitting.mock.save") });
       save.onclick = () => download(`${kind}.md`, text);
