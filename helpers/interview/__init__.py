@@ -2,10 +2,10 @@
 
 `Quiz()` is one quiz, which `python -m helpers quiz` plays in a terminal. FSRS, a schedule for flash cards, says when a
 card is asked again. `corner("03_ddp")` shows a chapter's cards in its notebook. A quiz, a mock interview, a round, a
-drill and a dialogue are conversations: generators of steps, which know no screen. Two players show them, one in a
-terminal and `helpers.widgets.talk_view` in a notebook. All of this needs pure Python alone, so that it can also run in
-a browser. PyYAML reads the bank, and fsrs is imported once a card has been answered. What needs more (an Anki deck,
-torch, a lock for a file) imports it when it is used.
+drill and a dialogue are conversations: generators of steps, which know no screen. Three players show them: one in a
+terminal, `helpers.widgets.talk_view` in a notebook, and `tools/book/static/quiz.js` in a web page. All of this needs
+pure Python alone, so that it can also run in a browser. PyYAML reads the bank, and fsrs is imported once a card has
+been answered. What needs more (an Anki deck, torch, a lock for a file) imports it when it is used.
 
 bank_file, cards            what a card is, read from bank/*.yaml; the numbers in its answer are computed by functions
 answers, reviews            judging an answer, scheduling the next review

@@ -7,8 +7,9 @@ what is to be asked, told and shown, and it receives a `Reply` for each `Ask`:
     yield Tell(text="Right: it is 64.2 MB.", style="right")
     yield Show(sheet)
 
-A talk knows no screen. Two players do: `play_in_terminal` (terminal.py) and `helpers.widgets.talk_view.TalkView` in a
-notebook. A step has only plain data, and `as_json` writes it for a player in another process, such as a web page.
+A talk knows no screen. Three players do: `play_in_terminal` (terminal.py), `helpers.widgets.talk_view.TalkView` in a
+notebook, and `tools/book/static/quiz.js` in a page of the web edition. A step has only plain data, which `as_json`
+writes for the page, where Python is in another process.
 """
 
 from __future__ import annotations

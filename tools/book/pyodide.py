@@ -19,7 +19,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "page")]
 import exercises  # noqa: E402
 from explorer_block import stored  # noqa: E402
 
