@@ -63,7 +63,6 @@ def build(out: Path) -> None:
 # What Furo and Sphinx leave to be said for a screen reader and for the keyboard: pattern -> replacement.
 ACCESSIBLE = (
     (r'<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'),
-    (r"<pre(?![^>]*tabindex)", '<pre tabindex="0"'),  # so that the keyboard can scroll wide code
     (r'<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="Site">'),
     (r'<aside class="toc-drawer', '<aside aria-label="Page" class="toc-drawer'),
     (r'<th class="head"><p></p></th>', '<td class="head"></td>'),

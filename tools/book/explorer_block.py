@@ -93,7 +93,7 @@ def explorer_html(source: str, note: str, language: str) -> str:
     return (
         f'<div class="rr-explorer" data-source="{escape(source)}">'
         f'<p class="rr-sentence">{escape(state["sentence"])}</p>'
-        f'<div class="rr-picture rr-scroll" tabindex="0">{picture}</div>'
+        f'<div class="rr-picture rr-scroll">{picture}</div>'
         f'<details class="rr-numbers"><summary>{heading}</summary>{numbers}</details>{told}'
         f'<script type="application/json" class="rr-state">{data}</script></div>'
     )

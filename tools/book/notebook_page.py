@@ -251,4 +251,4 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     size = f'width="{shown}" height="{round(shown * height / width)}"'
     described = f'alt="{escape(metadata.get("alt", ""))}"'
     image = f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'
-    return f'<div class="rr-scroll" tabindex="0">{image}</div>'  # a phone shows it wider than the page
+    return f'<div class="rr-scroll">{image}</div>'  # a phone shows it wider than the page

@@ -16,3 +16,15 @@ function element(name, properties = {}, ...children) {
   made.append(...children);
   return made;
 }
+
+// Code, tables and pictures that are wider than the page scroll by keyboard, too.
+function letTheKeyboardScroll() {
+  for (const each of document.querySelectorAll("article pre, article table, .rr-scroll")) {
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+    else each.removeAttribute("tabindex");
+  }
+}
+
+addEventListener("load", letTheKeyboardScroll);
+addEventListener("resize", letTheKeyboardScroll);
+addEventListener("toggle", letTheKeyboardScroll, { capture: true }); // what was folded has had no width until now
