@@ -259,10 +259,20 @@ def test_a_page_is_readable_without_scripts(book, browser):
     context.close()
 
 
-@pytest.mark.parametrize("path", ["index.html", "03_ddp.html", "zh/08_zero.html", "interview.html"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(book, page, path, scheme):
+@pytest.mark.parametrize(
+    ("path", "scheme", "width"),
+    [
+        ("index.html", "light", 1100),
+        ("03_ddp.html", "dark", 1100),
+        ("05_memory.html", "light", 360),
+        ("zh/08_zero.html", "dark", 1600),
+        ("interview.html", "light", 1100),
+        ("quiz.html", "dark", 360),
+    ],
+)
+def test_axe_finds_nothing(book, page, path, scheme, width):
     page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
     page.goto(book.url + path)
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     found = Axe().run(page).response["violations"]

@@ -19,7 +19,7 @@ function element(name, properties = {}, ...children) {
 
 // Code, tables and pictures that are wider than the page scroll by keyboard, too.
 function letTheKeyboardScroll() {
-  for (const each of document.querySelectorAll("article pre, article table, .rr-scroll")) {
+  for (const each of document.querySelectorAll("article pre, article table, .table-wrapper, .rr-scroll")) {
     if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
     else each.removeAttribute("tabindex");
   }
