@@ -7,9 +7,12 @@ import http.server
 import subprocess
 import sys
 import threading
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +52,17 @@ def served(folder: Path) -> Iterator[Book]:
         book.url = f"http://127.0.0.1:{server.server_address[1]}/book/"
         yield book
         server.shutdown()
+
+
+def install_pyodide(folder: Path) -> None:
+    """Put Pyodide's files into the folder; skips the test where the book's libraries or the download are missing."""
+    pytest.importorskip("latex2mathml", reason="the libraries for the book are not installed: run make book")
+    from tools.book import pyodide
+
+    try:
+        pyodide.install_pyodide(folder, ROOT / "build")
+    except (urllib.error.URLError, TimeoutError) as error:
+        pytest.skip(f"Pyodide cannot be downloaded here: {error}")
 
 
 def build(folder: Path) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import urllib.error
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.browser.book import ROOT, install_pyodide
 
 
 def write_page(folder: Path, block: str, language: str = "en") -> None:
@@ -16,15 +13,11 @@ def write_page(folder: Path, block: str, language: str = "en") -> None:
 
     Skips the test where a library for the book is missing, or where Pyodide cannot be downloaded.
     """
-    pytest.importorskip("latex2mathml", reason="the libraries for the book are not installed: run make book")
-    from tools.book import build, pyodide
-
     static = folder / "_static"
     python = static / "python"
-    try:
-        pyodide.install_pyodide(python / "pyodide", ROOT / "build")
-    except (urllib.error.URLError, TimeoutError) as error:
-        pytest.skip(f"Pyodide cannot be downloaded here: {error}")
+    install_pyodide(python / "pyodide")
+    from tools.book import build, pyodide
+
     shutil.copytree(build.HERE / "static", static, dirs_exist_ok=True)
     (static / "settings.js").write_text(build.settings(language), encoding="utf-8")
     pyodide.write_package(python / "course.zip", ROOT)

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from helpers.interview import answers
 from helpers.widgets.explorer import Explorer
 from tests.browser import chromium
-from tests.browser.book import ROOT, Book, build, served
+from tests.browser.book import ROOT, Book, build, install_pyodide, served
 
 sys.path.insert(0, str(ROOT / "tools" / "book"))
 from explorer_block import explorer_of, stored  # noqa: E402
@@ -58,6 +58,7 @@ def page(browser):
 def book(tmp_path_factory):
     """The built pages."""
     folder = tmp_path_factory.mktemp("site")
+    install_pyodide(folder / "pyodide")  # or a sentence on why the tests are skipped
     printed = build(folder)
     assert not printed, "Sphinx warns of nothing"
     with served(folder) as book:
