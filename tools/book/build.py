@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
+from exercise_block import keys  # noqa: E402
 from links import with_links  # noqa: E402
 from notebook_page import OTHER, markdown, page_of  # noqa: E402
 from pyodide import install_pyodide, write_package  # noqa: E402
@@ -124,7 +125,9 @@ def _write_guides(folder: Path, language: str) -> None:
     captions = [words(name, language) for name in ("chapters", "reference", "guides")]
     trees = "".join(map(_toctree, captions, (chapters, REFERENCE, names)))
     title, _, rest = markdown(readme, language).partition("\n")
-    (folder / "index.md").write_text("\n".join([title, "", words("welcome", language), rest, trees]), encoding="utf-8")
+    in_page = ", ".join(sorted({key.partition(".")[0] for key in keys()}))  # chapters
+    welcome = [words("welcome", language), "", words("exercises", language, chapters=in_page)]
+    (folder / "index.md").write_text("\n".join([title, "", *welcome, rest, trees]), encoding="utf-8")
 
 
 def _toctree(caption: str, names: Iterable[str]) -> str:

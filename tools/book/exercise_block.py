@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
 import exercises  # noqa: E402
 
 from helpers.learner.words import book  # noqa: E402
+from tools.book.address import with_address  # noqa: E402
 
 words = book("words", Path(__file__).parent)  # what the pages say: words.yaml
 IMPORT = "from helpers.grading import exercise"  # which a page does not need
@@ -40,7 +41,8 @@ def exercise_blocks(cell: str, language: str) -> list[str]:
     if key in keys():
         # Three blocks, since of HTML only a <pre> may hold empty lines in Markdown.
         return [f'<div class="rr-exercise" data-key="{key}">', f"<pre>{escape(stub_of(cell))}</pre>", "</div>"]
-    note = re.sub("`([^`]+)`", r"<code>\1</code>", escape(words("exercise.needs_ranks", language)))
+    note = escape(with_address(words("exercise.needs_ranks", language), language))
+    note = re.sub("`([^`]+)`", r"<code>\1</code>", note)
     return [f"```python\n{cell}\n```", f'<p class="rr-note">{note}</p>']
 
 

@@ -91,9 +91,9 @@ def explorer_html(source: str, note: str, language: str) -> str:
     told = f'<p class="rr-note">{escape(words(note, language))}</p>' if note else ""
     data = json.dumps(state, ensure_ascii=False).replace("</", "<\\/")
     return (
-        f'<div class="rr-explorer" data-source="{escape(source)}">'
+        f'{told}<div class="rr-explorer" data-source="{escape(source)}">'
         f'<p class="rr-sentence">{escape(state["sentence"])}</p>'
         f'<div class="rr-picture rr-scroll">{picture}</div>'
-        f'<details class="rr-numbers"><summary>{heading}</summary>{numbers}</details>{told}'
+        f'<details class="rr-numbers"><summary>{heading}</summary>{numbers}</details>'
         f'<script type="application/json" class="rr-state">{data}</script></div>'
     )

@@ -27,6 +27,7 @@ from talk_block import is_talk, talks_html
 
 from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.words import book
+from tools.book.address import repository, with_address
 
 Cell = dict[str, Any]
 OTHER = {"en": ("zh/index.html", "中文"), "zh": ("../index.html", "English")}  # the other language: address and name
@@ -34,6 +35,7 @@ FIRST_PAGES = {"README.md": "en", "README.zh.md": "zh"}
 GUESS_WORDS = book("guess")
 LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer", "not_measured")  # of a result
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
+_RESULTS = re.compile(r"^\[reveal\] ([\w.-]+) · (.*)$", re.MULTILINE)
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
 _WHY = re.compile(r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>)\s*", re.DOTALL)
 _NOTEBOOK_LINK = re.compile(r'href="(\w+)\.ipynb(#[^"]*)?"')
@@ -101,11 +103,11 @@ def _add_code(page: Page, cell: Cell, source: str) -> bool:
     live = [*explorers, *talks_html(source, page.language)]
     # What is live takes the place of its saved picture.
     shown = [output for output in outputs if not (live and _is_live(output))]
-    code = [] if _only_asks(source) else [f"```python\n{source}\n```"]
-    blocks = [*code, *(html for output in shown for html in _output_html(page, output)), *live]
-    if keys:  # what stays folded until all these questions are answered
+    blocks = [*_code_block(source), *(html for output in shown for html in _output_html(page, output)), *live]
+    if keys:  # what stays folded until all these questions are answered, and begins with the results
         summary = words("answer", page.language)
-        blocks.insert(0, f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>')
+        rows = [_result_row(key, values.split(" · "), page) for key, values in _RESULTS.findall(texts)]
+        page.add(f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>', *rows)
     page.add(*blocks)
     return bool(keys)
 
@@ -117,18 +119,23 @@ def _is_live(output: dict[str, Any]) -> bool:
     return name.startswith("[widget] ") and name.endswith("Explorer") or is_talk(plain)
 
 
-def _only_asks(source: str) -> bool:
-    """Whether a cell imports and asks and does nothing else, so that the question alone is worth showing."""
+def _code_block(source: str) -> list[str]:
+    """The code of a cell as a block, without the questions, which stand below it; none if only imports are left."""
     try:
         body = ast.parse(source).body
     except SyntaxError:  # a cell that starts with %%ranks
-        return False
-    asks = [isinstance(one, ast.Expr) and ast.unparse(one).startswith("guess(") for one in body]
-    return any(asks) and all(is_ask or isinstance(one, ast.ImportFrom) for one, is_ask in zip(body, asks, strict=True))
+        return [f"```python\n{source}\n```"]
+    asks = [one for one in body if isinstance(one, ast.Expr) and ast.unparse(one).startswith("guess(")]
+    asked = {line for one in asks for line in range(one.lineno, one.end_lineno + 1)}
+    lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in asked]
+    code = "\n".join(lines).strip("\n")
+    has_more = any(one not in asks and not isinstance(one, ast.ImportFrom) for one in body)
+    return [f"```python\n{code}\n```"] if has_more or not asks else []
 
 
 def markdown(source: str, language: str) -> str:
     """Markdown with formulas as MathML, and with links that lead to pages instead of notebooks."""
+    source = with_address(source, language)
     return _MATH.sub(_formula, _LINK.sub(lambda found: _page_link(found, language), source))
 
 
@@ -146,6 +153,8 @@ def _page_link(found: re.Match[str], language: str) -> str:
         return f"[{text}](/strategies.md)"
     if name.startswith("docs/") and name.endswith(".md"):
         return f"[{text}](/{name.replace('.zh.md', '.md')}{anchor or ''})"
+    if repository():
+        return f"[{text}]({repository()}/blob/HEAD/{name})"
     return text if name in text else f"{text} (`{name}`)"
 
 
@@ -206,10 +215,7 @@ def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
         yield '<div class="rr-my-guesses"></div>'
         return
     if _REVEALED.match(plain):
-        head, _, rest = plain.partition("\n")
-        key, _, values = head.removeprefix("[reveal] ").partition(" · ")
-        yield _result_row(key, values.split(" · "), page)
-        plain = rest.strip()
+        plain = plain.partition("\n")[2].strip()  # the first line is the result, which stands above the code
         if plain:
             yield f'<pre class="rr-output">{escape(plain)}</pre>'
         plain = ""
@@ -228,6 +234,8 @@ def _result_row(key: str, values: list[str], page: Page) -> str:
     cells = []
     for value in values:
         label = next((one for one in LABELS if value.startswith(GUESS_WORDS(one, "en"))), "")
+        if label == "not_measured":
+            continue  # that there is a prediction alone says this
         text = value.removeprefix(GUESS_WORDS(label, "en")).strip() if label else value
         options = dict(page.questions.get(key, {}).get("options", ()))
         name = GUESS_WORDS(label, page.language) if label else ""
@@ -251,4 +259,4 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     size = f'width="{shown}" height="{round(shown * height / width)}"'
     described = f'alt="{escape(metadata.get("alt", ""))}"'
     image = f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'
-    return f'<div class="rr-scroll">{image}</div>'  # a phone shows it wider than the page
+    return f'<div class="rr-scroll" style="--width:{shown}px">{image}</div>'  # a phone shows it wider than the page

@@ -20,6 +20,7 @@ from helpers.interview.round_items import rounds
 from helpers.interview.round_items import words as round_words
 from helpers.learner.document import html_of, marked
 from helpers.learner.words import book
+from tools.book.address import with_address
 
 KINDS = {"QuizView": "quiz", "DialogueView": "dialogue", "RoundView": "round"}  # what a notebook calls -> the talk
 WITH_RANKS = ("mock_view", "drill")  # calls whose talks ask for code that is checked on live ranks
@@ -37,7 +38,8 @@ def talks_html(cell: str, language: str) -> list[str]:
     talks = [call for call in calls if call.func.id in KINDS]
     blocks = [talk_html(KINDS[call.func.id], *map(ast.literal_eval, call.args), language=language) for call in talks]
     if any(call.func.id in WITH_RANKS for call in calls):
-        blocks.append(f'<p class="rr-note">{html_of(marked(words("talk.needs_ranks", language)))}</p>')
+        note = with_address(words("talk.needs_ranks", language), language)
+        blocks.append(f'<p class="rr-note">{html_of(marked(note))}</p>')
     return blocks
 
 

@@ -21,6 +21,7 @@ function mountExercise(place) {
 
   field.oninput = () => storeCode(key, field.value === stub.textContent ? null : field.value);
   again.onclick = () => {
+    if (field.value !== stub.textContent && !confirm(words("exercise.again_sure"))) return;
     field.focus();
     field.select();
     type(field, stub.textContent);

@@ -45,6 +45,7 @@ function baseUnit(unit) {
 }
 
 function readOne(question, given) {
+  if (!given.trim()) fail("type_first");
   const unit = baseUnit(question.unit);
   const ending = question.unit.slice(unit.length).trim();
   const text = ending && given.toLowerCase().endsWith(ending.toLowerCase()) ? given.slice(0, -ending.length) : given;
@@ -131,6 +132,7 @@ function answered(place, key, value) {
   store(key, { value, form: QUESTIONS[key].form, late: Boolean(storedGuesses()[key]?.opened) });
   show(place, key);
   openAnswers(key);
+  place.querySelector(".rr-said").focus();
 }
 
 // -- the result ----------------------------------------------------------------------------------------------------------
@@ -164,18 +166,17 @@ function verdict(question, value) {
   return words(where, { off: howFarOff(middle(value), truth) });
 }
 
-// Replace the form by what was guessed, and complete the row of the result.
+// Replace the form by what was guessed and how far off it is, and complete the row of the result.
 function show(place, key) {
   const question = QUESTIONS[key];
   const { value, late } = storedGuesses()[key];
   const text = value === null ? words("kept_none") : words("kept", { value: shownValue(question, value) });
-  place.querySelector("form")?.replaceWith(element("p", { className: "rr-said", role: "status", textContent: text }));
+  const sentences = [text, verdict(question, value), late ? words("late") : ""].filter(Boolean).join(" ");
+  const said = element("p", { className: "rr-said", tabIndex: -1, textContent: sentences });
+  place.querySelector("form")?.replaceWith(said);
   for (const row of document.querySelectorAll(`.rr-row[data-key="${key}"]`)) {
-    const yours = element("div", {}, element("span", { textContent: words("yours") }), " ",
-      element("b", { textContent: shownValue(question, value) }));
-    const sentence = [verdict(question, value), late ? words("late") : ""].filter(Boolean).join(" ");
-    row.prepend(yours);
-    row.after(element("p", { className: "rr-verdict", textContent: sentence }));
+    row.prepend(element("div", {}, element("span", { textContent: words("yours") }), " ",
+      element("b", { textContent: shownValue(question, value) })));
   }
   drawMine();
 }
@@ -188,8 +189,25 @@ function drawMine() {
   const all = storedGuesses();
   const rows = Object.entries(QUESTIONS).map(([key, question]) => mineRow(question, all[key]));
   const count = rows.filter((row) => row.classList.contains("rr-guessed")).length;
-  const head = element("p", {}, element("b", { textContent: words("mine.title") }), ` ${count} / ${rows.length}`);
-  place.replaceChildren(head, element("div", { className: "rr-mine" }, ...rows));
+  const title = words("mine.title", { chapter: Object.keys(QUESTIONS)[0].split(".")[0] });
+  const head = element("p", {}, element("b", { textContent: title }), ` ${count} / ${rows.length}`);
+  const legend = element("p", { className: "rr-none", textContent: words("axis") });
+  const list = element("div", { className: "rr-mine" }, ...rows);
+  const forget = element("button", { type: "button", textContent: words("forget"), onclick: forgetChapter });
+  const form = element("div", { className: "rr-form" }, forget);
+  place.replaceChildren(head, ...(list.querySelector(".rr-axis") ? [legend] : []), list, ...(count ? [form] : []));
+}
+
+// Remove the guesses of this page, so that its questions are asked again.
+function forgetChapter() {
+  if (!confirm(words("forget_sure"))) return;
+  kept = Object.fromEntries(Object.entries(storedGuesses()).filter(([key]) => !(key in QUESTIONS)));
+  try {
+    localStorage.setItem(STORE, JSON.stringify(kept));
+  } catch {
+    // Storage is switched off: nothing was stored.
+  }
+  location.reload();
 }
 
 function mineRow(question, entry) {

@@ -22,7 +22,15 @@ function letTheKeyboardScroll() {
   for (const each of document.querySelectorAll("article pre, article table, .table-wrapper, .rr-scroll")) {
     if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
     else each.removeAttribute("tabindex");
+    if (each.matches(".rr-scroll")) tellWide(each, each.scrollWidth > each.clientWidth);
   }
+}
+
+// A line below a picture that is wider than the screen.
+function tellWide(picture, isWide) {
+  const told = picture.nextElementSibling?.matches(".rr-wide") ? picture.nextElementSibling : null;
+  if (isWide && !told) picture.after(element("p", { className: "rr-wide", textContent: words("wide") }));
+  if (!isWide) told?.remove();
 }
 
 addEventListener("load", letTheKeyboardScroll);

@@ -101,6 +101,7 @@ function partOf(part) {
   const label = element("b", { textContent: part.label + (part.label && !isTurn ? words("quiz.colon") : "") });
   const texts = part.items.length ? part.items : [part.text];
   const body = texts.flatMap(paragraphs);
+  if (part.name === "question") body.unshift(hint(words("talk.belongs")));
   if (part.rows.length) body.push(tableOf(part));
   if (part.link) {
     const address = pageAddress(part.link);
@@ -312,10 +313,11 @@ function mountTalk(place, key) {
     sitting.hidden = false;
     about.hidden = start.hidden = Boolean(ask);
     const none = { heading: [], context: "", question: "", parts: [] };
-    const current = ask ?? { ...none, ...before, problem: "", clock: null }; // at the end, the last question stays
+    const isStopped = !ask && before && before.form !== "pause"; // then the last question has no answer to stay with
+    const current = ask ?? { ...none, ...(isStopped ? {} : before), problem: "", clock: null };
     const headings = tells.map((tell) => tell.heading).filter((texts) => texts.join(""));
     const title = current.heading.length && ask ? current.heading : headings.at(-1) ?? current.heading;
-    heading.textContent = title.join(" · ");
+    heading.textContent = title.join(" · ").replaceAll("_", " ");
     context.replaceChildren(...paragraphs(current.context));
     question.replaceChildren(...paragraphs(current.question));
     told.replaceChildren(...tells.flatMap(toldOf), ...problemOf(current));
@@ -408,7 +410,7 @@ function mountTalk(place, key) {
   // The keyboard goes to the next question, without scrolling past what is to be read.
   function moveFocus(focused, before) {
     const samePlace = focused && form.querySelector(`[data-place="${focused}"]`);
-    const first = samePlace || controls.first || controls.submit || (ask ? sitting : start.querySelector("button"));
+    const first = samePlace || controls.first || controls.submit || sitting; // at the end a further Enter starts nothing
     first.focus({ preventScroll: true });
     if (samePlace) return;
     const turn = kind === "dialogue" && before ? parts.lastElementChild : null;
