@@ -76,7 +76,7 @@ def test_ten_cards_by_keyboard_then_export_and_import(page, tmp_path):
         links = [link.get_attribute("href") for link in page.query_selector_all(".rr-link a")]
         assert all("://" in link or re.fullmatch(r"\w+\.html#cell-[\w-]+", link) for link in links)
         send(page)
-    assert "Asked 10, right" in page.inner_text(".rr-told")
+    assert "Asked 10, right" in page.inner_text(".rr-document")
     stored = page.evaluate(STORED)
     assert len(stored.splitlines()) == 10
 

@@ -41,7 +41,7 @@ def test_numbers_and_units(given, unit, value):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("", "cannot be read as a number: write 12.3 MB"),
+        ("", "cannot be read as a number: write one such as 12.3 MB"),
         ("many", "'many' cannot be read as a number"),
         (".", "cannot be read"),
         ("nan", "cannot be read"),

@@ -37,7 +37,13 @@ LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer"
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
 _RESULTS = re.compile(r"^\[reveal\] ([\w.-]+) · (.*)$", re.MULTILINE)
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
-_WHY = re.compile(r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>)\s*", re.DOTALL)
+# A reason after a result, with the text up to the next heading or bold beginning, which may speak of the result.
+_WHY = re.compile(
+    r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>.*?)(?=^#|^\*\*|\Z)", re.DOTALL | re.MULTILINE
+)
+_TAKEAWAYS = re.compile(r"^\|[^|\n]*\| *本章要点 *\|\n\|[-| :]+\|\n((?:\|.*\n?)+)", re.MULTILINE)
+_ASKED = re.compile(r"\A\s*<details><summary>[^<]*[?？]</summary>")  # a question about what a cell has printed
+_QUIZ_COMMAND = re.compile(r"python -m helpers quiz --topic \w+[^)<]*(?=\))")  # below the cards of a chapter
 _NOTEBOOK_LINK = re.compile(r'href="(\w+)\.ipynb(#[^"]*)?"')
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -69,10 +75,10 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
     """The page of a notebook, given as its JSON, whose Markdown is already in `language`."""
     page = Page(language, pictures_at)
     is_folded = False  # whether an answer is still open to which the next "Why?" belongs
-    for cell in notebook["cells"]:
-        if cell["id"] == INSTALL_CELL:  # for Colab; a page needs no installation
-            continue
+    cells = [cell for cell in notebook["cells"] if cell["id"] != INSTALL_CELL]  # that one is for Colab
+    for cell, following in zip(cells, [*cells[1:], {"source": ""}], strict=True):
         source = "".join(cell["source"])
+        is_asked = _ASKED.match("".join(following["source"])) is not None  # what this cell prints
         why = _WHY.match(source) if cell["cell_type"] == "markdown" else None
         if is_folded:
             page.add(*([markdown(why[1], language)] if why else []), "</details>")
@@ -82,15 +88,18 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
         if cell["cell_type"] == "markdown":
             page.add(markdown(source, language))
         elif cell["cell_type"] == "code":
-            is_folded = _add_code(page, cell, source)
+            is_folded = _add_code(page, cell, source, is_asked)
     if is_folded:
         page.add("</details>")
     return page
 
 
-def _add_code(page: Page, cell: Cell, source: str) -> bool:
-    """Add a code cell with its outputs. Returns whether it answers questions, so that its <details> is still open."""
-    outputs = cell.get("outputs", [])
+def _add_code(page: Page, cell: Cell, source: str, is_asked: bool) -> bool:
+    """Add a code cell with its outputs. Returns whether it answers questions, so that its <details> is still open.
+
+    is_asked: whether the text asks what the cell will print, so that its outputs are folded.
+    """
+    outputs = [output for output in cell.get("outputs", []) if not _is_course_map(output)]
     texts = "\n".join("".join(output.get("data", {}).get("text/plain", "")) for output in outputs)
     keys = _REVEALED.findall(texts)
     for question in _questions(source):
@@ -103,13 +112,21 @@ def _add_code(page: Page, cell: Cell, source: str) -> bool:
     live = [*explorers, *talks_html(source, page.language)]
     # What is live takes the place of its saved picture.
     shown = [output for output in outputs if not (live and _is_live(output))]
-    blocks = [*_code_block(source), *(html for output in shown for html in _output_html(page, output)), *live]
+    printed = [html for output in shown for html in _output_html(page, output)]
+    if is_asked and not keys and not live:
+        printed = [f"<details><summary>{words('printed', page.language)}</summary>", *printed, "</details>"]
+    blocks = [*_code_block(source, page.language), *printed, *live]
     if keys:  # what stays folded until all these questions are answered, and begins with the results
         summary = words("answer", page.language)
         rows = [_result_row(key, values.split(" · "), page) for key, values in _RESULTS.findall(texts)]
         page.add(f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>', *rows)
     page.add(*blocks)
     return bool(keys)
+
+
+def _is_course_map(output: dict[str, Any]) -> bool:
+    """Whether an output is the map of the course, which shows a learner's own progress and is empty when saved."""
+    return "".join(output.get("data", {}).get("text/plain", "")).startswith("[widget] CourseMap")
 
 
 def _is_live(output: dict[str, Any]) -> bool:
@@ -119,23 +136,48 @@ def _is_live(output: dict[str, Any]) -> bool:
     return name.startswith("[widget] ") and name.endswith("Explorer") or is_talk(plain)
 
 
-def _code_block(source: str) -> list[str]:
-    """The code of a cell as a block, without the questions, which stand below it; none if only imports are left."""
+def _code_block(source: str, language: str) -> list[str]:
+    """The code of a cell as a block, without the questions, which stand below it.
+
+    None where only imports are left, or where the cell shows the learner's own guesses. Code that only draws a picture
+    of the course is folded.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError:  # a cell that starts with %%ranks
         return [f"```python\n{source}\n```"]
-    asks = [one for one in body if isinstance(one, ast.Expr) and ast.unparse(one).startswith("guess(")]
+    asks = [one for one in body if _calls(one, "guess")]
     asked = {line for one in asks for line in range(one.lineno, one.end_lineno + 1)}
     lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in asked]
-    code = "\n".join(lines).strip("\n")
-    has_more = any(one not in asks and not isinstance(one, ast.ImportFrom) for one in body)
-    return [f"```python\n{code}\n```"] if has_more or not asks else []
+    code = "```python\n" + "\n".join(lines).strip("\n") + "\n```"
+    rest = [one for one in body if one not in asks and not isinstance(one, ast.ImportFrom)]
+    if asks and not rest or "my_guesses(" in source or "course_map()" in source:
+        return []
+    if rest and all(_calls(one, "picture") for one in rest):
+        return [f'<details class="rr-code"><summary>{words("code", language)}</summary>', code, "</details>"]
+    return [code]
+
+
+def _calls(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement is a call of this function."""
+    return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith(f"{name}(")
+
+
+def one_language(source: str, language: str) -> str:
+    """The takeaways of a chapter, a table of both languages, as a list in the page's language."""
+    return _TAKEAWAYS.sub(lambda found: _takeaways(found[1], language), source)
+
+
+def _takeaways(rows: str, language: str) -> str:
+    """The column of one language as a list. rows: those of a table with two columns."""
+    column = 1 if language == "en" else 2
+    cells = [re.split(r"(?<!\\)\|", row)[column].strip() for row in rows.strip().splitlines()]
+    return "\n".join(f"- {cell}" for cell in cells) + "\n"
 
 
 def markdown(source: str, language: str) -> str:
     """Markdown with formulas as MathML, and with links that lead to pages instead of notebooks."""
-    source = with_address(source, language)
+    source = one_language(with_address(source, language), language)
     return _MATH.sub(_formula, _LINK.sub(lambda found: _page_link(found, language), source))
 
 
@@ -215,7 +257,7 @@ def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
         yield '<div class="rr-my-guesses"></div>'
         return
     if _REVEALED.match(plain):
-        plain = plain.partition("\n")[2].strip()  # the first line is the result, which stands above the code
+        plain = plain.partition("\n")[2].strip("\n")  # the first line is the result, which stands above the code
         if plain:
             yield f'<pre class="rr-output">{escape(plain)}</pre>'
         plain = ""
@@ -245,8 +287,9 @@ def _result_row(key: str, values: list[str], page: Page) -> str:
 
 def _one_block(html: str) -> str:
     """Saved HTML without empty lines, where Markdown would end the block, and with links that lead to pages."""
+    html = _QUIZ_COMMAND.sub('<a href="quiz.html">quiz</a>', html)
     html = _NOTEBOOK_LINK.sub(r'href="\1.html\2"', html).replace(".html#cell-id=", ".html#cell-")
-    return "<div>\n" + re.sub(r"\n\s*\n", "\n&#8203;\n", html) + "\n</div>"
+    return '<div class="rr-printed">\n' + re.sub(r"\n\s*\n", "\n&#8203;\n", html) + "\n</div>"
 
 
 def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:

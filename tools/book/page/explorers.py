@@ -31,7 +31,7 @@ def turn(key: str, source: str, language: str, values: dict[str, Any], name: str
     """
     with use_language(language):
         explorer = _explorer(key, source, values)
-        explorer.set(name, value)
+        explorer.set(name, _within(explorer, name, value))
         return explorer.as_json()
 
 
@@ -41,6 +41,12 @@ def press(key: str, source: str, language: str, values: dict[str, Any], part: st
         explorer = _explorer(key, source, values)
         explorer.press(part)
         return explorer.as_json()
+
+
+def _within(explorer: Explorer, name: str, value: Any) -> Any:
+    """The value, or the last step that is still there: another dial may have moved since the page sent this one."""
+    control = next((one for one in explorer.as_json()["controls"] if one["name"] == name), None)
+    return min(value, control["max"]) if control and control["kind"] == "steps" else value
 
 
 def _explorer(key: str, source: str, values: dict[str, Any]) -> Explorer:

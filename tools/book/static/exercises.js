@@ -34,7 +34,7 @@ function mountExercise(place) {
     output.classList.remove("rr-passed");
     try {
       const judged = await judge(key, field.value, (text) => { progress.textContent = text; });
-      output.textContent = judged.printed + judged.text;
+      output.textContent = judged.printed + judged.text.replace(/ · [^·\n]*seed=\d+[^·\n]*/, ""); // of no use in a page
       output.classList.toggle("rr-passed", judged.passed);
     } catch (error) {
       output.textContent = error.message;

@@ -150,7 +150,7 @@ function mountExplorer(place, key) {
     made.element.dataset.control = control.name;
     groups.get(control.group).append(made.element);
   }
-  place.prepend(dials, progress);
+  place.prepend(part("sentence"), dials, progress);
   part("picture").addEventListener("click", press);
   part("picture").addEventListener("keydown", pressKey);
 

@@ -86,7 +86,7 @@ const FORMS = {
     const draw = () => {
       list.replaceChildren(...question.options.map(([english, shown]) => {
         const place = pressed.indexOf(english) + 1;
-        const press = () => { pressed.push(english); draw(); list.querySelector("button:enabled")?.focus(); };
+        const press = () => { pressed.push(english); draw(); list.dispatchEvent(new Event("input", { bubbles: true })); list.querySelector("button:enabled")?.focus(); };
         const text = place ? `${place} · ${shown}` : shown;
         return element("button", { type: "button", textContent: text, disabled: place > 0, onclick: press });
       }));
@@ -125,6 +125,7 @@ function ask(place, key) {
     }
   };
   none.onclick = () => answered(place, key, null);
+  form.oninput = () => { problem.textContent = ""; };
   place.append(form);
 }
 
@@ -173,7 +174,8 @@ function show(place, key) {
   const text = value === null ? words("kept_none") : words("kept", { value: shownValue(question, value) });
   const sentences = [text, verdict(question, value), late ? words("late") : ""].filter(Boolean).join(" ");
   const said = element("p", { className: "rr-said", tabIndex: -1, textContent: sentences });
-  place.querySelector("form")?.replaceWith(said);
+  place.querySelector("form")?.remove();
+  place.append(said);
   for (const row of document.querySelectorAll(`.rr-row[data-key="${key}"]`)) {
     row.prepend(element("div", {}, element("span", { textContent: words("yours") }), " ",
       element("b", { textContent: shownValue(question, value) })));
@@ -182,15 +184,19 @@ function show(place, key) {
 }
 
 // -- my guesses ----------------------------------------------------------------------------------------------------------
-// A table of the chapter's questions; a truth is shown only where the reader has guessed.
+// The chapter's questions that the reader has guessed, with the truth.
 function drawMine() {
   const place = document.querySelector(".rr-my-guesses");
   if (!place) return;
   const all = storedGuesses();
-  const rows = Object.entries(QUESTIONS).map(([key, question]) => mineRow(question, all[key]));
-  const count = rows.filter((row) => row.classList.contains("rr-guessed")).length;
+  // Only what is guessed, because the text of a question may say the answer of another one.
+  const guessed = Object.entries(QUESTIONS).filter(([key]) => isGuessed(key));
+  const rows = guessed.map(([key, question]) => mineRow(question, all[key]));
+  const count = rows.length;
+  const numOpen = Object.keys(QUESTIONS).length - count;
+  if (numOpen) rows.push(element("p", { className: "rr-none", textContent: words("open", { count: numOpen }) }));
   const title = words("mine.title", { chapter: Object.keys(QUESTIONS)[0].split(".")[0] });
-  const head = element("p", {}, element("b", { textContent: title }), ` ${count} / ${rows.length}`);
+  const head = element("p", {}, element("b", { textContent: title }), ` ${count} / ${count + numOpen}`);
   const legend = element("p", { className: "rr-none", textContent: words("axis") });
   const list = element("div", { className: "rr-mine" }, ...rows);
   const forget = element("button", { type: "button", textContent: words("forget"), onclick: forgetChapter });
@@ -211,12 +217,7 @@ function forgetChapter() {
 }
 
 function mineRow(question, entry) {
-  const row = element("div", {}, element("p", { textContent: question.text }));
-  if (!entry || !("value" in entry)) {
-    row.append(element("p", { className: "rr-none", textContent: words("not_guessed") }));
-    return row;
-  }
-  row.classList.add("rr-guessed");
+  const row = element("div", { className: "rr-guessed" }, element("p", { textContent: question.text }));
   const told = [shownValue(question, entry.value), verdict(question, entry.value)].filter(Boolean).join(" · ");
   row.append(element("p", { textContent: `${words("yours")}: ${told}` }));
   row.append(element("p", { textContent: `${words("mine.truth")}: ${shownValue(question, question.truth)}` }));

@@ -178,7 +178,7 @@ const ASK_FORMS = {
 
 function oneLine(ask) {
   const field = textField(ask.question);
-  field.placeholder = "";
+  field.placeholder = ask.form === "number" ? words("placeholder") : "";
   if (ask.form === "text") field.className = "rr-long";
   return { elements: [field, ` ${ask.unit} `], read: () => field.value, first: field };
 }
@@ -187,12 +187,14 @@ function hint(text) {
   return element("p", { className: "rr-hint", textContent: text });
 }
 
-// Buttons that can also be chosen by their number.
+// Buttons that can also be chosen by their letter or their number.
 function optionButtons(ask, send, className) {
   const buttons = ask.options.map((option, index) => {
     const button = element("button", { type: "button", onclick: () => send(option.value) });
-    button.append(element("span", { className: "rr-key", textContent: index + 1 }), " ", ...marked(option.label));
+    const letter = /^[a-z]$/.test(option.value) ? option.value : "";
+    button.append(element("span", { className: "rr-key", textContent: letter || index + 1 }), " ", ...marked(option.label));
     button.dataset.digit = index + 1;
+    button.dataset.letter = letter;
     return button;
   });
   return element("div", { className }, ...buttons);
@@ -320,10 +322,14 @@ function mountTalk(place, key) {
     heading.textContent = title.join(" · ").replaceAll("_", " ");
     context.replaceChildren(...paragraphs(current.context));
     question.replaceChildren(...paragraphs(current.question));
-    told.replaceChildren(...tells.flatMap(toldOf), ...problemOf(current));
+    // At the end the summary stands below the answer to the last question.
+    const last = ask ? tells.length : tells.findIndex((tell) => ["right", "wrong"].includes(tell.style)) + 1;
+    told.replaceChildren(...tells.slice(0, last).flatMap(toldOf), ...problemOf(current));
     const after = ask ? [] : tells.flatMap((tell) => tell.parts);
     showParts([...current.parts, ...after]);
     showDocuments(documents);
+    shown.prepend(...tells.slice(last).flatMap(toldOf));
+    if (!ask) sitting.after(start);
     showForm();
     showClock(current.clock);
     moveFocus(focused, before);
@@ -414,14 +420,15 @@ function mountTalk(place, key) {
     first.focus({ preventScroll: true });
     if (samePlace) return;
     const turn = kind === "dialogue" && before ? parts.lastElementChild : null;
-    (ask ? turn ?? heading : told).scrollIntoView({ block: "nearest" });
+    (ask ? turn ?? heading : shown).scrollIntoView({ block: "nearest" });
   }
 
   // A digit chooses an option, unless something is being typed.
   function pressKey(event) {
     const isTyping = event.target.matches("input, textarea, select");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    const button = form.querySelector(`[data-digit="${CSS.escape(event.key)}"]`);
+    const pressed = CSS.escape(event.key.toLowerCase());
+    const button = form.querySelector(`[data-digit="${pressed}"], [data-letter="${pressed}"]`);
     if (!button) return;
     event.preventDefault();
     button.click();
