@@ -25,6 +25,7 @@ INDEX_NAMES = {
     "IPython": "ipython",
     "jupyter_client": "jupyter-client",
     "importlinter": "import-linter",
+    "axe_playwright_python": "axe-playwright-python",
 }
 # Comes with a declared package by definition: importing it declares nothing new.
 BROUGHT = {"packaging": "pytest", "traitlets": "ipywidgets", "nbconvert": "jupyterlab"}

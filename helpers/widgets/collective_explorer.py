@@ -50,6 +50,11 @@ class CollectiveExplorer(SteppedExplorer):
         dials = (self.collective, self.algorithm, self.ranks, self.size, self.link)
         super().__init__(dials, controls=[self.view])
 
+    def _draw(self, turned: Control | None = None) -> None:
+        """First switch the steps off where all of them are shown."""
+        self.step.disabled = self.view.value == ALL
+        super()._draw(turned)
+
     @property
     def plan(self) -> CollectiveSchedule:
         """The messages for the dials' values."""

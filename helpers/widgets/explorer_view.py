@@ -174,6 +174,8 @@ def _copy(control: Control, widget: Any) -> None:
     elif isinstance(control, Steps):
         widget.fit(control.max)
         widget.step.value = control.value
+        for part in widget.children:
+            part.disabled = control.disabled
     elif isinstance(control, Dial):
         texts = tuple(text for text, _ in control.options)
         if widget.options != texts:

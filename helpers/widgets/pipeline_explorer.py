@@ -21,7 +21,7 @@ from helpers.predict.time.pipeline import held_activations, simulate
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import Timeline
 from helpers.schedules import ORDERS, Schedule, interleaved
-from helpers.widgets.controls import choice, dial
+from helpers.widgets.controls import Control, choice, dial
 from helpers.widgets.explorer import RunButton, SteppedExplorer
 
 words = book("timelines").section("pipeline")  # the texts that are shown, by name: learner/words/timelines.yaml
@@ -72,6 +72,11 @@ class PipelineExplorer(RunButton, SteppedExplorer):
         dials = (self.schedule, self.ranks, self.microbatches, self.chunks, self.forward, self.backward_input)
         dials = (*dials, self.backward_weight, self.send, self.slow)
         super().__init__(dials, controls=self._run_controls(run, words("play")))
+
+    def _draw(self, turned: Control | None = None) -> None:
+        """First switch off the dial for chunks where the schedule has none."""
+        self.chunks.disabled = self.schedule.value != "interleaved"
+        super()._draw(turned)
 
     @property
     def order(self) -> Schedule:

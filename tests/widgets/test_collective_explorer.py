@@ -88,3 +88,10 @@ def test_a_step_shows_what_stands_before_it_and_after_it(explorer, step, sums):
     explorer.step.value = step
     texts = [label.text for label in explorer.scene.labels()]
     assert texts.count("Σ") == sums and f"before step {step}" in texts
+
+
+def test_the_steps_are_off_where_all_of_them_are_shown():
+    explorer = CollectiveExplorer(algorithm="tree", ranks=4)
+    assert not explorer.step.disabled
+    explorer.view.value = "all"
+    assert explorer.step.disabled

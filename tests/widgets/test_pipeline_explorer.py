@@ -102,3 +102,10 @@ def test_an_interrupted_run_becomes_a_notice():
     assert shown.failure == "The run was interrupted." and not shown.button.disabled
     with pytest.raises(ValueError, match="nothing to run; give it run=, such as emulate_pipeline_step"):
         PipelineExplorer().run_now()
+
+
+def test_chunks_can_be_chosen_for_the_interleaved_schedule_alone():
+    explorer = PipelineExplorer("interleaved")
+    assert not explorer.chunks.disabled
+    explorer.schedule.value = "gpipe"
+    assert explorer.chunks.disabled

@@ -37,10 +37,9 @@ LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer"
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
 _RESULTS = re.compile(r"^\[reveal\] ([\w.-]+) · (.*)$", re.MULTILINE)
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
-# A reason after a result, with the text up to the next heading or bold beginning, which may speak of the result.
-_WHY = re.compile(
-    r"\A\s*(<details><summary>(?:Why\?|为什么？)</summary>.*?</details>.*?)(?=^#|^\*\*|\Z)", re.DOTALL | re.MULTILINE
-)
+# Where the text after an answer turns to something else: a heading, or a bold beginning that does not speak of it.
+_NEW_TOPIC = re.compile(r"^(?:#|\*\*(?!Say it aloud|说出来))", re.MULTILINE)
+_CODE_TO_READ = re.compile(r"^(?:def|class) |\bshow\(|\bexercise\(|\w+Explorer\(|\bguess\(|^%%", re.MULTILINE)
 _TAKEAWAYS = re.compile(r"^\|[^|\n]*\| *本章要点 *\|\n\|[-| :]+\|\n((?:\|.*\n?)+)", re.MULTILINE)
 _ASKED = re.compile(r"\A\s*<details><summary>[^<]*[?？]</summary>")  # a question about what a cell has printed
 _QUIZ_COMMAND = re.compile(r"python -m helpers quiz --topic \w+[^)<]*(?=\))")  # below the cards of a chapter
@@ -57,6 +56,7 @@ class Page:
     lines: list[str] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
     questions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    open_questions: list[str] = field(default_factory=list)  # the keys of questions that are not answered yet
     imports: dict[str, str] = field(default_factory=dict)  # name -> the statement that imports it, of the cells so far
 
     def add(self, *blocks: str) -> None:
@@ -72,26 +72,39 @@ class Page:
 
 
 def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
-    """The page of a notebook, given as its JSON, whose Markdown is already in `language`."""
+    """The page of a notebook, given as its JSON, whose Markdown is already in `language`.
+
+    An answer is folded together with what follows and may speak of it: up to the next topic, question or code to read.
+    """
     page = Page(language, pictures_at)
-    is_folded = False  # whether an answer is still open to which the next "Why?" belongs
+    is_folded = False  # whether what comes next belongs to an answer
     cells = [cell for cell in notebook["cells"] if cell["id"] != INSTALL_CELL]  # that one is for Colab
     for cell, following in zip(cells, [*cells[1:], {"source": ""}], strict=True):
         source = "".join(cell["source"])
         is_asked = _ASKED.match("".join(following["source"])) is not None  # what this cell prints
-        why = _WHY.match(source) if cell["cell_type"] == "markdown" else None
-        if is_folded:
-            page.add(*([markdown(why[1], language)] if why else []), "</details>")
-            source = source[why.end() :] if why else source
+        is_text = cell["cell_type"] == "markdown"
+        if is_folded and is_text:
+            topic = _NEW_TOPIC.search(source)
+            about_answer, source = (source[: topic.start()], source[topic.start() :]) if topic else (source, "")
+            page.add(markdown(about_answer, language), *(["</details>"] if topic else []))
+            is_folded = topic is None
+        elif is_folded and (_CODE_TO_READ.search(source) or _keys_of(cell)):
+            page.add("</details>")
             is_folded = False
         page.add(f'<div id="cell-{cell["id"]}"></div>')  # links from other pages lead here
-        if cell["cell_type"] == "markdown":
+        if is_text:
             page.add(markdown(source, language))
-        elif cell["cell_type"] == "code":
-            is_folded = _add_code(page, cell, source, is_asked)
+        else:
+            is_folded = _add_code(page, cell, source, is_asked) or is_folded
     if is_folded:
         page.add("</details>")
     return page
+
+
+def _keys_of(cell: Cell) -> list[str]:
+    """The keys of the questions that a code cell answers."""
+    outputs = cell.get("outputs", [])
+    return _REVEALED.findall("\n".join("".join(output.get("data", {}).get("text/plain", "")) for output in outputs))
 
 
 def _add_code(page: Page, cell: Cell, source: str, is_asked: bool) -> bool:
@@ -101,9 +114,10 @@ def _add_code(page: Page, cell: Cell, source: str, is_asked: bool) -> bool:
     """
     outputs = [output for output in cell.get("outputs", []) if not _is_course_map(output)]
     texts = "\n".join("".join(output.get("data", {}).get("text/plain", "")) for output in outputs)
-    keys = _REVEALED.findall(texts)
+    keys = _keys_of(cell)
     for question in _questions(source):
         page.questions[question.key] = _question_data(question, page.language)
+        page.open_questions.append(question.key)
     page.imports |= imports_of(source)
     if exercise_key(source):  # its saved output says no more than that the stub is one
         page.add(*exercise_blocks(source, page.language))
@@ -116,12 +130,21 @@ def _add_code(page: Page, cell: Cell, source: str, is_asked: bool) -> bool:
     if is_asked and not keys and not live:
         printed = [f"<details><summary>{words('printed', page.language)}</summary>", *printed, "</details>"]
     blocks = [*_code_block(source, page.language), *printed, *live]
-    if keys:  # what stays folded until all these questions are answered, and begins with the results
-        summary = words("answer", page.language)
+    if keys:
         rows = [_result_row(key, values.split(" · "), page) for key, values in _RESULTS.findall(texts)]
-        page.add(f'<details class="rr-answer" data-key="{" ".join(keys)}"><summary>{summary}</summary>', *rows)
+        page.add(_fold_of(page, keys), *rows)
     page.add(*blocks)
     return bool(keys)
+
+
+def _fold_of(page: Page, keys: list[str]) -> str:
+    """The opening of what stays folded until these questions, and all that were asked before them, are answered."""
+    waiting = [key for key in page.open_questions if key not in keys]
+    page.open_questions = waiting
+    summary = words("answer", page.language)
+    if waiting:  # then this fold does not stand below its own question
+        summary += f" · {escape(page.questions[keys[0]]['text'])}"
+    return f'<details class="rr-answer" data-key="{" ".join([*keys, *waiting])}"><summary>{summary}</summary>'
 
 
 def _is_course_map(output: dict[str, Any]) -> bool:
@@ -238,7 +261,7 @@ def _question_data(question: Question, language: str) -> dict[str, Any]:
 def _output_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
     """The blocks of HTML of one output."""
     if output["output_type"] == "stream":
-        yield f'<pre class="rr-output">{escape(strip_ansi("".join(output["text"])).rstrip())}</pre>'
+        yield _printed(strip_ansi("".join(output["text"])).rstrip())
     elif output["output_type"] == "error":
         yield f'<pre class="rr-output rr-error">{ansi2html(chr(10).join(output["traceback"]))}</pre>'
     else:
@@ -259,7 +282,7 @@ def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
     if _REVEALED.match(plain):
         plain = plain.partition("\n")[2].strip("\n")  # the first line is the result, which stands above the code
         if plain:
-            yield f'<pre class="rr-output">{escape(plain)}</pre>'
+            yield _printed(plain)
         plain = ""
     if "image/png" in data:
         yield _picture(page, data["image/png"], output.get("metadata", {}).get("image/png", {}))
@@ -268,7 +291,13 @@ def _data_html(page: Page, output: dict[str, Any]) -> Iterator[str]:
     elif "text/markdown" in data:
         yield markdown(data["text/markdown"], page.language)
     elif plain and not plain.startswith(("[picture]", "[widget]")):
-        yield f'<pre class="rr-output">{escape(strip_ansi(plain))}</pre>'
+        yield _printed(strip_ansi(plain))
+
+
+def _printed(text: str) -> str:
+    """What a cell printed. Lines wrap, but for tables, whose columns would break."""
+    columns = " rr-columns" if re.search(r"\S {2,}\S", text) else ""
+    return f'<pre class="rr-output{columns}">{escape(text)}</pre>'
 
 
 def _result_row(key: str, values: list[str], page: Page) -> str:

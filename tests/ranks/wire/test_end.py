@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import os
 import signal
+import sys
 import threading
 import time
 from ast import literal_eval
@@ -171,13 +172,30 @@ def test_a_timeout_says_what_did_not_come(ranks, outcomes, form, words):
     assert words in text and seconds >= 0.3
 
 
+def interrupt_once_it_waits(at_most):
+    """Send SIGINT to this process once its main thread has stood at one place for a while, as it does inside gloo.
+
+    A busy machine may need long until then. at_most: seconds after which it is sent anyway, for a wait in Python, which
+    never stands still.
+    """
+    main, place, num_same = threading.main_thread().ident, None, 0
+    deadline = time.monotonic() + at_most
+    while num_same < 10 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        frame = sys._current_frames()[main]
+        num_same = num_same + 1 if (frame.f_code, frame.f_lasti) == place else 0
+        place = frame.f_code, frame.f_lasti
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def interrupted(form):
     rank, told = dist.get_rank(), None
     with side_channel() as meet:
         if rank == 0:
             before = signal.signal(signal.SIGINT, signal.default_int_handler)
             wait = start(form, rank)
-            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            at_most = 0.1 if form in IN_PYTHON else 20
+            threading.Thread(target=interrupt_once_it_waits, args=(at_most,)).start()
             try:
                 wait()
             except KeyboardInterrupt:
@@ -209,7 +227,7 @@ def heard_afterwards(form):
             return told
         before, gloo.SIGNALS.ends_waits = signal.signal(signal.SIGINT, lambda *_: told.append("asked")), False
         wait = start(form, rank)
-        threading.Timer(0.1, lambda: (os.kill(os.getpid(), signal.SIGINT), meet())).start()
+        threading.Thread(target=lambda: (interrupt_once_it_waits(20), meet())).start()
         try:
             wait()
         finally:

@@ -87,6 +87,7 @@ const CONTROLS = {
       return press;
     });
     const made = field(control, input, output, (now) => {
+      for (const press of buttons) press.disabled = now.disabled;
       input.max = now.max;
       input.value = now.value;
       showText();

@@ -121,7 +121,7 @@ function partOf(part) {
 // the form is submitted; and `first`, what takes the keyboard's focus (the whole question if there is none).
 const ASK_FORMS = {
   ready: () => ({ elements: [], read: () => "" }),
-  pause: () => ({ elements: [], read: () => "" }),
+  pause: (ask, send, chosen) => ({ elements: chosenOptions(ask.options, chosen), read: () => "" }),
 
   choice(ask, send) {
     return { elements: [optionButtons(ask, send, "rr-items rr-options"), hint(words("talk.numbers"))] };
@@ -181,6 +181,15 @@ function oneLine(ask) {
   field.placeholder = ask.form === "number" ? words("placeholder") : "";
   if (ask.form === "text") field.className = "rr-long";
   return { elements: [field, ` ${ask.unit} `], read: () => field.value, first: field };
+}
+
+// The options of a question that was answered, with what was chosen in bold.
+function chosenOptions(options, chosen) {
+  const items = options.map(({ value, label }) => {
+    const name = value === chosen ? "b" : "span";
+    return element("li", {}, element(name, {}, `${value}) `, ...marked(label)));
+  });
+  return items.length ? [element("ul", { className: "rr-answered" }, ...items)] : [];
 }
 
 function hint(text) {
@@ -261,6 +270,7 @@ function mountTalk(place, key) {
   let isBusy = false;
   let worker = null; // the worker in which the talk was begun
   let ticks = 0;
+  let sent = ""; // the last reply
 
   async function begin(event) {
     event.preventDefault();
@@ -271,6 +281,7 @@ function mountTalk(place, key) {
 
   async function send(value, action = "") {
     if (isBusy || !ask) return;
+    sent = value;
     const unsent = controls.unsent?.() ?? [];
     if (python.worker !== worker) {
       end(words("talk.lost"));
@@ -377,8 +388,13 @@ function mountTalk(place, key) {
 
   function showForm() {
     const typed = ask?.problem ? form.querySelector("input")?.value : undefined;
-    controls = ask ? ASK_FORMS[ask.form](ask, send) : {};
-    form.onsubmit = (event) => { event.preventDefault(); if (controls.read) send(controls.read()); };
+    controls = ask ? ASK_FORMS[ask.form](ask, send, sent) : {};
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      const value = controls.read?.();
+      if (ask?.form === "number" && !value.trim()) told.replaceChildren(...problemOf({ problem: words("type_first") }));
+      else if (value !== undefined) send(value);
+    };
     form.replaceChildren(...(ask ? [...controls.elements, buttonsOf()] : []));
     if (typed !== undefined && controls.first) controls.first.value = typed; // to be corrected
   }
