@@ -325,10 +325,13 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     """An image in a file of its own, which is loaded when the reader comes near it."""
     content = base64.b64decode(encoded)
     name = hashlib.sha256(content).hexdigest()[:16] + ".png"
+    note = (
+        "" if page.pictures or page.language == "en" else f'<p class="rr-note">{words("english", page.language)}</p>\n'
+    )
     page.pictures[name] = content
     width, height = struct.unpack(">II", content[16:24])  # of the PNG's header
     shown = min(metadata.get("width", width), width)
     size = f'width="{shown}" height="{round(shown * height / width)}"'
     described = f'alt="{escape(metadata.get("alt", ""))}"'
     image = f'<img class="rr-light" loading="lazy" src="{page.pictures_at}/{name}" {size} {described}>'
-    return f'<div class="rr-scroll" style="--width:{shown}px">{image}</div>'  # a phone shows it wider than the page
+    return f'{note}<div class="rr-scroll" style="--width:{shown}px">{image}</div>'
