@@ -185,7 +185,7 @@ function oneLine(ask) {
 
 // The options of a question that was answered, with what was chosen in bold.
 function chosenOptions(options, chosen) {
-  const items = options.map(({ value, label }) => {
+  const items = options.filter(({ value }) => /^[a-z]$/.test(value)).map(({ value, label }) => {
     const name = value === chosen ? "b" : "span";
     return element("li", {}, element(name, {}, `${value}) `, ...marked(label)));
   });
@@ -326,8 +326,10 @@ function mountTalk(place, key) {
     sitting.hidden = false;
     about.hidden = start.hidden = Boolean(ask);
     const none = { heading: [], context: "", question: "", parts: [] };
-    const isStopped = !ask && before && before.form !== "pause"; // then the last question has no answer to stay with
-    const current = ask ?? { ...none, ...(isStopped ? {} : before), problem: "", clock: null };
+    // At the end the last question stays with its answer, unless it was left without one.
+    const isJudged = tells.some((tell) => ["right", "wrong"].includes(tell.style));
+    const isLeft = !ask && before?.form !== "pause" && !isJudged;
+    const current = ask ?? { ...none, ...(isLeft ? {} : before), problem: "", clock: null };
     const headings = tells.map((tell) => tell.heading).filter((texts) => texts.join(""));
     const title = current.heading.length && ask ? current.heading : headings.at(-1) ?? current.heading;
     heading.textContent = title.join(" · ").replaceAll("_", " ");
@@ -436,7 +438,7 @@ function mountTalk(place, key) {
     first.focus({ preventScroll: true });
     if (samePlace) return;
     const turn = kind === "dialogue" && before ? parts.lastElementChild : null;
-    (ask ? turn ?? heading : shown).scrollIntoView({ block: "nearest" });
+    (turn ?? heading).scrollIntoView({ block: "nearest" });
   }
 
   // A digit chooses an option, unless something is being typed.
