@@ -37,7 +37,8 @@ LABELS = ("predicted", "measured", "emulated", "by_rules", "published", "answer"
 _REVEALED = re.compile(r"\[reveal\] ([\w.-]+)")
 _RESULTS = re.compile(r"^\[reveal\] ([\w.-]+) · (.*)$", re.MULTILINE)
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTALL)
-# Where the text after an answer turns to something else: a heading, or a bold beginning that does not speak of it.
+# Where the text after an answer turns to something else: a heading, or before code to read a bold beginning.
+_HEADING = re.compile(r"^#", re.MULTILINE)
 _NEW_TOPIC = re.compile(r"^(?:#|\*\*(?!Say it aloud|说出来))", re.MULTILINE)
 _CODE_TO_READ = re.compile(r"^(?:def|class) |\bshow\(|\bexercise\(|\w+Explorer\(|\bguess\(|^%%", re.MULTILINE)
 _TAKEAWAYS = re.compile(r"^\|[^|\n]*\| *本章要点 *\|\n\|[-| :]+\|\n((?:\|.*\n?)+)", re.MULTILINE)
@@ -78,13 +79,15 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
     """
     page = Page(language, pictures_at)
     is_folded = False  # whether what comes next belongs to an answer
+    is_after_exercise = False  # whether the course's own version of an exercise may come next
     cells = [cell for cell in notebook["cells"] if cell["id"] != INSTALL_CELL]  # that one is for Colab
     for cell, following in zip(cells, [*cells[1:], {"source": ""}], strict=True):
         source = "".join(cell["source"])
         is_asked = _ASKED.match("".join(following["source"])) is not None  # what this cell prints
         is_text = cell["cell_type"] == "markdown"
         if is_folded and is_text:
-            topic = _NEW_TOPIC.search(source)
+            has_code_to_read = _CODE_TO_READ.search("".join(following["source"])) is not None
+            topic = (_NEW_TOPIC if has_code_to_read else _HEADING).search(source)
             about_answer, source = (source[: topic.start()], source[topic.start() :]) if topic else (source, "")
             page.add(markdown(about_answer, language), *(["</details>"] if topic else []))
             is_folded = topic is None
@@ -94,8 +97,13 @@ def page_of(notebook: dict[str, Any], language: str, pictures_at: str) -> Page:
         page.add(f'<div id="cell-{cell["id"]}"></div>')  # links from other pages lead here
         if is_text:
             page.add(markdown(source, language))
-        else:
-            is_folded = _add_code(page, cell, source, is_asked) or is_folded
+            is_after_exercise = is_after_exercise and not _HEADING.search(source)
+            continue
+        is_solution = is_after_exercise and _only_shows(source)
+        page.add(*([f"<details><summary>{words('solution', language)}</summary>"] if is_solution else []))
+        is_folded = _add_code(page, cell, source, is_asked) or is_folded
+        page.add(*(["</details>"] if is_solution else []))
+        is_after_exercise = bool(exercise_key(source)) or is_after_exercise and "guess(" not in source
     if is_folded:
         page.add("</details>")
     return page
@@ -179,6 +187,15 @@ def _code_block(source: str, language: str) -> list[str]:
     if rest and all(_calls(one, "picture") for one in rest):
         return [f'<details class="rr-code"><summary>{words("code", language)}</summary>', code, "</details>"]
     return [code]
+
+
+def _only_shows(source: str) -> bool:
+    """Whether a cell shows code of the course and does nothing else."""
+    try:
+        body = [one for one in ast.parse(source).body if not isinstance(one, ast.ImportFrom)]
+    except SyntaxError:  # a cell that starts with %%ranks
+        return False
+    return bool(body) and all(_calls(one, "show") or _calls(one, "display(show") for one in body)
 
 
 def _calls(statement: ast.stmt, name: str) -> bool:

@@ -65,7 +65,7 @@ async function judge(key, source, onProgress) {
 // A field for code in which Tab indents. After Escape, Tab leaves it, so that the keyboard is not caught in it.
 function editor(id, text) {
   const rows = text.split("\n").length + 3;
-  const field = element("textarea", { id, value: text, rows, wrap: "off", spellcheck: false, autocomplete: "off" });
+  const field = element("textarea", { id, value: text, rows, wrap: "soft", spellcheck: false, autocomplete: "off" });
   field.setAttribute("autocapitalize", "off");
   let isLeaving = false;
   field.onkeydown = (event) => {

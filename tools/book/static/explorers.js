@@ -219,6 +219,8 @@ function mountExplorer(place, key) {
     for (const group of groups.values()) group.hidden = !group.querySelector(".rr-dial:not([hidden])");
     const sentence = part("sentence");
     if (sentence.textContent !== state.sentence) sentence.textContent = state.sentence;
+    const height = Math.max(parseFloat(sentence.style.minHeight) || 0, sentence.offsetHeight); // so that nothing jumps
+    if (height && innerWidth > 600) sentence.style.minHeight = `${height}px`;
     sentence.setAttribute("role", state.is_problem ? "alert" : "status");
     part("picture").classList.toggle("rr-pale", state.is_problem);
     part("picture").inert = state.is_problem;
