@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 import sys
 from html import escape
 from pathlib import Path
@@ -16,8 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "page"))
 import exercises  # noqa: E402
 
+from helpers.learner.document import html_of, marked  # noqa: E402
 from helpers.learner.words import book  # noqa: E402
 from tools.book.address import with_address  # noqa: E402
+from tools.book.cells import statements  # noqa: E402
 
 words = book("words", Path(__file__).parent)  # what the pages say: words.yaml
 IMPORT = "from helpers.grading import exercise"  # which a page does not need
@@ -41,9 +42,8 @@ def exercise_blocks(cell: str, language: str) -> list[str]:
     if key in keys():
         # Three blocks, since of HTML only a <pre> may hold empty lines in Markdown.
         return [f'<div class="rr-exercise" data-key="{key}">', f"<pre>{escape(stub_of(cell))}</pre>", "</div>"]
-    note = escape(with_address(words("exercise.needs_ranks", language), language))
-    note = re.sub("`([^`]+)`", r"<code>\1</code>", note)
-    return [f"```python\n{cell}\n```", f'<p class="rr-note">{note}</p>']
+    note = marked(with_address(words("exercise.needs_ranks", language), language))
+    return [f"```python\n{cell}\n```", f'<p class="rr-note">{html_of(note)}</p>']
 
 
 def stub_of(cell: str) -> str:
@@ -55,10 +55,7 @@ def stub_of(cell: str) -> str:
 
 def _call_of_exercise(cell: str) -> ast.Call | None:
     """The last statement of a cell, if it calls `exercise`."""
-    try:
-        body = ast.parse(cell).body
-    except SyntaxError:  # a cell that starts with %%ranks
-        return None
+    body = statements(cell)
     call = body[-1].value if body and isinstance(body[-1], ast.Expr) else None
     is_exercise = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "exercise"
     return call if is_exercise else None

@@ -21,6 +21,7 @@ from helpers.commands.traces import read  # noqa: E402
 from helpers.draw import palette  # noqa: E402
 from helpers.learner.document import table  # noqa: E402
 from helpers.learner.words import book, use_language  # noqa: E402
+from tools.book.cells import calls, statements  # noqa: E402
 
 TRACES = Path(__file__).parent / "data" / "10_profiling.zip"  # written by record_traces.py
 words = book("words", Path(__file__).parent)  # what the pages say: words.yaml
@@ -32,31 +33,18 @@ def explorer_sources(cell: str, imports: dict[str, str]) -> list[tuple[str, str]
     A note of words.yaml says what differs from the notebook.
     imports: name -> the import statement that provides it, of this cell and the cells before it.
     """
-    try:
-        body = ast.parse(cell).body
-    except SyntaxError:  # a cell that starts with %%ranks
-        return []
-    calls = [node for node in ast.walk(ast.Module(body, [])) if _is_explorer(node)]
-    return [_source(call, body, imports) for call in calls]
+    body = statements(cell)
+    return [_source(call, body, imports) for name, call in calls(body) if name.endswith("Explorer")]
 
 
 def imports_of(cell: str) -> dict[str, str]:
     """Name -> the statement of the cell that imports it from helpers."""
-    try:
-        body = ast.parse(cell).body
-    except SyntaxError:
-        return {}
-    found = [node for node in body if isinstance(node, ast.ImportFrom)]
+    found = [node for node in statements(cell) if isinstance(node, ast.ImportFrom)]
     return {
         name.asname or name.name: f"from {node.module} import {ast.unparse(name)}"
         for node in found
         for name in node.names
     }
-
-
-def _is_explorer(node: ast.AST) -> bool:
-    """Whether this is a call such as ZeroExplorer(stage=3)."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Explorer")
 
 
 def _source(call: ast.Call, body: Iterable[ast.stmt], imports: dict[str, str]) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from talk_block import is_talk, talks_html
 from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.words import book
 from tools.book.address import repository, with_address
+from tools.book.cells import calls, statements
 
 Cell = dict[str, Any]
 OTHER = {"en": ("zh/index.html", "中文"), "zh": ("../index.html", "English")}  # the other language: address and name
@@ -173,10 +174,7 @@ def _code_block(source: str, language: str) -> list[str]:
     None where only imports are left, or where the cell shows the learner's own guesses. Code that only draws a picture
     of the course is folded.
     """
-    try:
-        body = ast.parse(source).body
-    except SyntaxError:  # a cell that starts with %%ranks
-        return [f"```python\n{source}\n```"]
+    body = statements(source)
     asks = [one for one in body if _calls(one, "guess")]
     asked = {line for one in asks for line in range(one.lineno, one.end_lineno + 1)}
     lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in asked]
@@ -191,10 +189,7 @@ def _code_block(source: str, language: str) -> list[str]:
 
 def _only_shows(source: str) -> bool:
     """Whether a cell shows code of the course and does nothing else."""
-    try:
-        body = [one for one in ast.parse(source).body if not isinstance(one, ast.ImportFrom)]
-    except SyntaxError:  # a cell that starts with %%ranks
-        return False
+    body = [one for one in statements(source) if not isinstance(one, ast.ImportFrom)]
     return bool(body) and all(_calls(one, "show") or _calls(one, "display(show") for one in body)
 
 
@@ -251,15 +246,11 @@ def _formula(found: re.Match[str]) -> str:
 # -- questions -------------------------------------------------------------------------------------------------------
 def _questions(source: str) -> Iterator[Question]:
     """The questions that the calls of `guess` in a cell ask."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # a cell that starts with %%ranks
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "guess":
-            options = {one.arg: ast.literal_eval(one.value) for one in node.keywords}
+    for name, call in calls(statements(source)):
+        if name == "guess":
+            options = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
             options.pop("default", None)
-            yield make_question(ast.literal_eval(node.args[0]), **options)
+            yield make_question(ast.literal_eval(call.args[0]), **options)
 
 
 def _question_data(question: Question, language: str) -> dict[str, Any]:
@@ -342,9 +333,8 @@ def _picture(page: Page, encoded: str, metadata: dict[str, Any]) -> str:
     """An image in a file of its own, which is loaded when the reader comes near it."""
     content = base64.b64decode(encoded)
     name = hashlib.sha256(content).hexdigest()[:16] + ".png"
-    note = (
-        "" if page.pictures or page.language == "en" else f'<p class="rr-note">{words("english", page.language)}</p>\n'
-    )
+    is_foreign = page.language != "en" and not page.pictures  # saved pictures are in English, and the first one says so
+    note = f'<p class="rr-note">{words("english", page.language)}</p>\n' if is_foreign else ""
     page.pictures[name] = content
     width, height = struct.unpack(">II", content[16:24])  # of the PNG's header
     shown = min(metadata.get("width", width), width)

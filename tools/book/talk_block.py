@@ -21,6 +21,7 @@ from helpers.interview.round_items import words as round_words
 from helpers.learner.document import html_of, marked
 from helpers.learner.words import book
 from tools.book.address import with_address
+from tools.book.cells import calls, statements
 
 KINDS = {"QuizView": "quiz", "DialogueView": "dialogue", "RoundView": "round"}  # what a notebook calls -> the talk
 WITH_RANKS = ("mock_view", "drill")  # calls whose talks ask for code that is checked on live ranks
@@ -30,14 +31,10 @@ words = book("words", Path(__file__).parent)
 
 def talks_html(cell: str, language: str) -> list[str]:
     """The places of the talks that a notebook's cell starts, and a note where one needs live ranks."""
-    try:
-        tree = ast.parse(cell)
-    except SyntaxError:  # a cell that starts with %%ranks
-        return []
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    talks = [call for call in calls if call.func.id in KINDS]
-    blocks = [talk_html(KINDS[call.func.id], *map(ast.literal_eval, call.args), language=language) for call in talks]
-    if any(call.func.id in WITH_RANKS for call in calls):
+    called = list(calls(statements(cell)))
+    talks = [(KINDS[name], map(ast.literal_eval, call.args)) for name, call in called if name in KINDS]
+    blocks = [talk_html(kind, *arguments, language=language) for kind, arguments in talks]
+    if any(name in WITH_RANKS for name, _ in called):
         note = with_address(words("talk.needs_ranks", language), language)
         blocks.append(f'<p class="rr-note">{html_of(marked(note))}</p>')
     return blocks

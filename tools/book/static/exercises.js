@@ -48,13 +48,12 @@ function mountExercise(place) {
 
 // The result of a check. Only the check itself is limited in time, and not the loading of Python.
 async function judge(key, source, onProgress) {
-  const language = document.documentElement.lang.slice(0, 2);
   await python.call("exercises.load", [key], onProgress);
   onProgress(words("exercise.checking"));
   let isTooLong = false;
   const timer = setTimeout(() => { isTooLong = true; python.stop(); }, 1000 * checkLimit.seconds);
   try {
-    return await python.call("exercises.judge", [key, source, language], onProgress);
+    return await python.call("exercises.judge", [key, source, LANGUAGE], onProgress);
   } catch (error) {
     throw isTooLong ? new Error(words("exercise.too_long", { key, seconds: checkLimit.seconds })) : error;
   } finally {

@@ -86,7 +86,12 @@ const FORMS = {
     const draw = () => {
       list.replaceChildren(...question.options.map(([english, shown]) => {
         const place = pressed.indexOf(english) + 1;
-        const press = () => { pressed.push(english); draw(); list.dispatchEvent(new Event("input", { bubbles: true })); list.querySelector("button:enabled")?.focus(); };
+        const press = () => {
+          pressed.push(english);
+          draw();
+          list.dispatchEvent(new Event("input", { bubbles: true })); // so that an old complaint goes away
+          list.querySelector("button:enabled")?.focus();
+        };
         const text = place ? `${place} · ${shown}` : shown;
         return element("button", { type: "button", textContent: text, disabled: place > 0, onclick: press });
       }));
