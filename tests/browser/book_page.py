@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser.book import ROOT, install_pyodide
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser import chromium
+from tests.browser.book import ROOT, install_pyodide, served
 
 
 def write_page(folder: Path, block: str, language: str = "en") -> None:
@@ -28,3 +34,34 @@ def write_page(folder: Path, block: str, language: str = "en") -> None:
     body = f"<body><article>{block}</article></body>"
     page = f'<!doctype html><html lang="{language}"><head>{head}{styles}{scripts}</head>{body}</html>'
     (folder / "index.html").write_text(page, encoding="utf-8")
+
+
+@contextmanager
+def served_page(folder: Path, block: str) -> Iterator[str]:
+    """The address of such a page in English, written below `folder` and served; every file that it asks for is there.
+
+    Skips the test where there is no Chromium, or as `write_page` does.
+    """
+    if reason := chromium.why_not():
+        pytest.skip(reason)
+    (folder / "book").mkdir()
+    write_page(folder / "book", block)
+    with served(folder) as book:
+        yield book.url
+        assert not book.missing
+
+
+@contextmanager
+def tab(url: str, profile: Path, viewport: dict[str, int] | None = None) -> Iterator[Page]:
+    """The page in a tab of a browser that has stored nothing; an error of a script fails the tests."""
+    from tests.browser.desk import window
+
+    errors = []
+    with window(chromium.PATH, profile) as browser:
+        page = browser.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        if viewport:
+            page.set_viewport_size(viewport)
+        page.goto(url)
+        yield page
+    assert not errors

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser import chromium
-from tests.browser.book import served
-from tests.browser.book_page import write_page
+from tests.browser.book_page import served_page, tab
 from tools.book.exercise_block import exercise_blocks
 
 STUB = "def cost(num_parameters, world_size, stage, num_microbatches):\n    # held, sent\n    ...\n"
@@ -20,28 +18,14 @@ SLOW = 180_000  # milliseconds for Python to start on a busy machine
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """The address of a page with one exercise in English."""
-    if reason := chromium.why_not():
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "book").mkdir()
-    write_page(folder / "book", "\n".join(exercise_blocks(CELL, "en")))
-    with served(folder) as book:
-        yield book.url
-        assert not book.missing
+    with served_page(tmp_path_factory.mktemp("site"), "\n".join(exercise_blocks(CELL, "en"))) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def page(url, tmp_path_factory):
-    """The page in a tab of a browser that has stored nothing; an error of a script fails the tests."""
-    from tests.browser.desk import window
-
-    errors = []
-    with window(chromium.PATH, tmp_path_factory.mktemp("profile")) as browser:
-        page = browser.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(url)
+    with tab(url, tmp_path_factory.mktemp("profile")) as page:
         yield page
-    assert not errors
 
 
 def checked(page, code: str) -> str:

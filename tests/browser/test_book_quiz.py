@@ -8,9 +8,7 @@ import re
 import pytest
 
 from helpers.learner import progress
-from tests.browser import chromium
-from tests.browser.book import served
-from tests.browser.book_page import write_page
+from tests.browser.book_page import served_page, tab
 from tools.book.talk_block import talk_html
 
 START, SITTING = ".rr-start button", ".rr-sitting:visible"
@@ -24,31 +22,14 @@ SLOW = 120_000  # milliseconds for Python to start on a busy machine
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    """The address of a page with the quiz in English."""
-    if reason := chromium.why_not():
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "book").mkdir()
-    write_page(folder / "book", talk_html("quiz", language="en"))
-    with served(folder) as book:
-        yield book.url
-        assert not book.missing
-
-
-@pytest.fixture(scope="module")
-def page(url, tmp_path_factory):
-    """The page in a tab of a browser that has stored nothing; an error of a script fails the tests."""
-    from tests.browser.desk import window
-
-    errors = []
-    with window(chromium.PATH, tmp_path_factory.mktemp("profile")) as browser:
-        page = browser.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.set_viewport_size({"width": 360, "height": 740})
-        page.goto(url)
+def page(tmp_path_factory):
+    """A page with the quiz in English, at the width of a phone."""
+    phone = {"width": 360, "height": 740}
+    with (
+        served_page(tmp_path_factory.mktemp("site"), talk_html("quiz", language="en")) as url,
+        tab(url, tmp_path_factory.mktemp("profile"), phone) as page,
+    ):
         yield page
-    assert not errors
 
 
 def send(page):
