@@ -121,7 +121,8 @@ class Attention(nn.Module):
         self.head_size = config.hidden // config.num_heads
         self.dropout = config.dropout
         self.materialized = config.attention == "materialized"
-        # A parallel strategy may set `core` to its own function for softmax(QK^T) V; None: as `attention` says.
+        # A parallel strategy may set `core` to its own function for softmax(QK^T) V, which gets keys and values with
+        # their own number of heads; None: as `attention` says.
         self.core = None
         kv_hidden = config.kv_heads * self.head_size
         self.query = nn.Linear(config.hidden, config.hidden)
@@ -138,13 +139,25 @@ class Attention(nn.Module):
 
         Keys and values may have fewer heads than queries. Returns (B, H, T, d).
         """
-        if key.shape[1] < query.shape[1]:  # grouped queries: each key and value head serves several query heads
-            key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
-        core = self.core or (materialized_attention if self.materialized else F.scaled_dot_product_attention)
+        core = self.core or (materialized_attention if self.materialized else fused_attention)
         return core(query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, d)
+
+
+def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Keys or values for each of `num_heads` query heads: (B, kv heads, T, d) to (B, H, T, d).
+
+    With grouped queries, neighbouring query heads get the same key and value head.
+    """
+    return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
+
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, **options) -> Tensor:
+    """torch's scaled_dot_product_attention, whose options it takes; keys and values may have fewer heads."""
+    key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
+    return F.scaled_dot_product_attention(query, key, value, **options)
 
 
 def materialized_attention(
@@ -158,10 +171,12 @@ def materialized_attention(
 ) -> Tensor:
     """Computes what torch's scaled_dot_product_attention computes, step by step. All tensors are (B, H, T, d).
 
+    Keys and values may have fewer heads than queries.
     dropout: the function that drops attention weights; it is called with the weights and dropout_p.
     Autograd saves the output of softmax and, with dropout, the mask and the result of dropout: (B, H, T, T) each.
     """
     num_tokens = query.shape[-2]
+    key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, T)
     if is_causal:  # a sum saves no tensor for backward, while masked_fill would save its mask
         scores = scores + scores.new_full((num_tokens, num_tokens), -math.inf).triu(1)
@@ -200,6 +215,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Embeddings, transformer blocks, a final norm and a head. Forward: token ids (B, T) int64 to logits (B, T, V).
 
+    positions: (T) or (B, T) int64, where the tokens stand in their documents; None means 0, 1, 2 and so on.
     Raises ValueError for a sequence longer than the context.
     """
 
@@ -216,18 +232,19 @@ class GPT(nn.Module):
             self.head.weight = self.token_embedding.weight
         self._initialise()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.features(tokens))  # (B, T, V)
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self.head(self.features(tokens, positions))  # (B, T, V)
 
-    def features(self, tokens: Tensor) -> Tensor:
+    def features(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """The input of the head, (B, T, h), for a loss that computes the logits itself, some tokens at a time."""
         num_tokens = tokens.shape[1]
-        if num_tokens > self.config.context:
+        if positions is None and num_tokens > self.config.context:
             raise ValueError(
                 f"GPT got {num_tokens} tokens a sequence, its context is {self.config.context}: "
                 "cut the sequence, or build the model with a longer context"
             )
-        positions = torch.arange(num_tokens, device=tokens.device)
+        if positions is None:
+            positions = torch.arange(num_tokens, device=tokens.device)
         x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, h)
         for block in self.blocks:
             x = block(x)

@@ -8,6 +8,7 @@ from torch import nn
 
 from helpers.observe.equality import assert_equal, state_of
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, resnet_parameters, token_loss
+from helpers.workloads.gpt import fused_attention
 
 
 def count(model):
@@ -110,6 +111,29 @@ def test_as_many_key_and_value_heads_as_heads_change_nothing():
         models.append(GPT(config))
     tokens = torch.randint(68, (2, 7))
     assert torch.equal(models[0](tokens), models[1](tokens))
+
+
+def test_a_core_gets_keys_and_values_with_their_own_number_of_heads():
+    model, shapes = GPT(GPTConfig.tiny(num_heads=4, num_kv_heads=2)), []
+
+    def core(query, key, value, **options):
+        shapes.append((query.shape, key.shape, value.shape))
+        return fused_attention(query, key, value, **options)
+
+    tokens = torch.randint(68, (2, 7))
+    expected = model(tokens)
+    for block in model.blocks:
+        block.attention.core = core
+    assert torch.equal(model(tokens), expected)
+    assert shapes == [((2, 4, 7, 8), (2, 2, 7, 8), (2, 2, 7, 8))] * 2
+
+
+def test_positions_may_restart_and_then_the_context_limits_a_document():
+    model, tokens = GPT(GPTConfig.tiny(context=4)), torch.randint(68, (2, 7))
+    assert torch.equal(model(tokens[:, :4]), model(tokens[:, :4], torch.arange(4)))
+    assert model(tokens, torch.tensor([[0, 1, 2, 3, 0, 1, 2], [0, 1, 0, 1, 2, 0, 1]])).shape == (2, 7, 68)
+    with pytest.raises(ValueError, match="7 tokens a sequence, its context is 4"):
+        model(tokens)
 
 
 def test_gpt_is_causal():

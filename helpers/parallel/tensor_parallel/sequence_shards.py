@@ -33,7 +33,7 @@ from helpers.devices import fork_random
 from helpers.parallel.shared.buckets import Slot
 from helpers.parallel.shared.collectives import check_same_parameters
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce, split_all_gather
-from helpers.workloads.gpt import materialized_attention
+from helpers.workloads.gpt import fused_attention, materialized_attention
 
 _NUM_SEEDS = 2**31  # the seed of a rank's stream is made from a random number below this
 
@@ -91,7 +91,7 @@ class ShardRandom:
     def attention(self, core: Callable, query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float, **options):
         """Compute attention of this rank's heads, (B, H / N, T, d), with dropout of the attention weights.
 
-        core: the function that computes attention, such as F.scaled_dot_product_attention; options are its own.
+        core: the function that computes attention, such as gpt.fused_attention; options are its own.
 
         Without a seed, dropout needs the attention matrices (B, H / N, T, T) in memory, because a fused kernel accepts
         no mask from outside.
@@ -150,7 +150,7 @@ def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None
     The core is the function of query, key and value that an Attention calls. `materialized` means that it stores the
     full matrix of attention weights, instead of using a fused kernel.
     """
-    core = materialized_attention if attention.materialized else F.scaled_dot_product_attention
+    core = materialized_attention if attention.materialized else fused_attention
     return partial(random.attention, core) if attention.dropout else None
 
 
