@@ -42,7 +42,7 @@ from helpers.predict.memory import model_states
 from helpers.predict.memory.capacity import gpus_needed
 from helpers.predict.memory.fine_tuning import kv_cache_bytes, lora, qlora, rl_states, weight_sync_seconds
 from helpers.predict.time.collectives import tokens_that_hide
-from helpers.predict.traffic.context_and_expert_parallel import ring_attention_bytes, ulysses_bytes
+from helpers.predict.traffic.context_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.ranks import Ranks
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
 

@@ -134,7 +134,7 @@ class Plan:
     ep: ranks of dp * cp over which the experts of a layer are spread. shard_ranks: hybrid sharding, which is ZeRO-3
     over this many ranks with a replica in each such group; None means over all ranks. fp8: the layers' matrix products
     take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits. cp_method: how the
-    cp ranks exchange what attention needs (traffic/context_and_expert_parallel.py): "ring" passes keys and values on,
+    cp ranks exchange what attention needs (traffic/context_parallel.py): "ring" passes keys and values on,
     "all_gather" gathers them at once, "all_to_all" gives each rank some heads of all tokens (Ulysses).
     """
 

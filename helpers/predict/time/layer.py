@@ -200,7 +200,7 @@ def _context_parallel(
 ):
     """(inside, network) seconds of the exposed traffic of context parallelism: forward's and backward's.
 
-    traffic/context_and_expert_parallel.py says what each method sends. attention: its seconds in forward and in
+    traffic/context_parallel.py says what each method sends. attention: its seconds in forward and in
     backward, behind which keys and values can travel. A ring computes on one block while the next one travels, so all
     blocks but one can hide it. An all-gather can hide behind the first block alone, which is the rank's own, and the
     sum of the gradients behind none. Nothing hides an all-to-all, because attention needs what it brings.

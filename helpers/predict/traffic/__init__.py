@@ -2,7 +2,8 @@
 
 algorithms.py       which chunk each rank sends to whom in each step of a collective, and which data it then has
 data_parallel.py    a step of nn.DataParallel
-zero.py, tensor_parallel.py, context_and_expert_parallel.py   a step of each
+zero.py, tensor_parallel.py   a step of each
+context_parallel.py, expert_parallel.py   a layer of each
 predicted_log.py    builds a log from operations
 axes.py             what a rank of a dp x tp x pp job sends over each axis
 

@@ -8,7 +8,7 @@ from helpers.predict.time.collectives import best_rate
 from helpers.predict.time.kernels import FP8_SHARE, memory_rate
 from helpers.predict.time.layer import layer, product_shapes
 from helpers.predict.time.stacks import FSDP, LLAMA3, MEGATRON_2022, MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, TORCHTITAN
-from helpers.predict.traffic.context_and_expert_parallel import ring_attention_bytes, ulysses_bytes
+from helpers.predict.traffic.context_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
 NODE, H100 = CLUSTERS["8 A100"], CLUSTERS["8 H100"]
