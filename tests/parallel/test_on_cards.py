@@ -18,10 +18,12 @@ from helpers.compose import Plan
 from helpers.observe.equality import assert_equal
 from helpers.observe.training import OneProcess, Training
 from helpers.parallel import amp, ddp, memory, pipeline
+from helpers.parallel.context_parallel import METHODS
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.shared.virtual_devices import Devices
 from helpers.schedules import ORDERS
 from helpers.workloads import GPT, GPTConfig, token_loss
+from tests.parallel.context_parallel.context_parallel_rank import ContextParallelRank
 from tests.parallel.zero.zero3_rank import Zero3Rank
 
 
@@ -154,6 +156,8 @@ WAYS = {make.__name__: under(AveragedGradients, wrap=make) for make in DDPS} | {
     "MiniFSDP": IN_CORE_FILES(strategies.ZeRO3),
     **{f"MiniPipeline {name}": IN_CORE_FILES(strategies.Pipeline, schedule=name) for name in ("gpipe", "one_f_one_b")},
     "TensorParallelBlock": IN_CORE_FILES(strategies.TensorParallel),
+    **{f"context parallel {method}": under(ContextParallelRank, method=method) for method in METHODS},
+    "context parallel, documents": under(ContextParallelRank, documents=torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]] * 4)),
     "tensor parallel": under(TensorParallelRank),
     "sequence parallel": under(TensorParallelRank, sequence_parallel=True),
     **{

@@ -16,8 +16,10 @@ equation 7, three times the operations that are really recomputed. `step_flops` 
 
 from __future__ import annotations
 
+from helpers.predict.traffic.context_parallel import token_chunks
 from helpers.records.checks import check_one_of
 from helpers.specs import ModelSpec, Plan
+from helpers.specs.checks import check_count
 
 SECONDS_PER_DAY = 86_400
 
@@ -56,6 +58,29 @@ def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", con
         "full": sum(parts.values()) - parts["head"],
     }
     return 3 * sum(parts.values()) + again[recompute]
+
+
+def attention_pairs(seq: int, cp: int, *, zigzag: bool = False) -> list[int]:
+    """For each rank of context parallelism the pairs of a query and a key that causal attention computes.
+
+    Token i attends to i + 1 tokens. zigzag: whether rank r has chunks r and 2N-1-r of 2N, or chunk r of N.
+    Raises ValueError for more ranks than tokens.
+    """
+    return [
+        sum((chunk.start + 1 + chunk.stop) * len(chunk) // 2 for chunk in chunks)  # start + 1, start + 2, … stop
+        for chunks in token_chunks(seq, cp, zigzag=zigzag)
+    ]
+
+
+def attention_imbalance(cp: int, *, zigzag: bool = False) -> float:
+    """The busiest rank's causal attention over the mean of the ranks, for long sequences; 1.0 is balanced.
+
+    Contiguous chunks: rank r attends to r whole blocks and to half of its own, so the last one has (N - 1/2) / (N/2) =
+    2 - 1/N times the mean, and the ranks are busy for N/(2N - 1) of the time. Zigzag: chunks r and 2N-1-r together are
+    the same for every r, so 1. Raises ValueError for a cp below 1.
+    """
+    check_count("attention_imbalance", "cp", cp)
+    return 1.0 if zigzag else 2 - 1 / cp
 
 
 def six_n_d(num_params: int, num_tokens: float) -> float:

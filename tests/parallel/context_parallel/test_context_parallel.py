@@ -2,18 +2,16 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training, beside_one_process
 from helpers.parallel.context_parallel import METHODS, ContextParallel, document_starts, shifted_labels
-from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig, token_loss
 from helpers.workloads.gpt import fused_attention
+from tests.parallel.context_parallel.context_parallel_rank import ContextParallelRank
 
 DOCUMENTS = torch.tensor([[0] * 9 + [1] * 4 + [2] * 13, [0] * 13 + [1] * 13])  # of two sequences of 26 tokens
 
@@ -31,30 +29,6 @@ def batch(step, documents=None):
 
 def training(batch=batch, **config):
     return Training(model=lambda: gpt(**config), batch=batch, options=dict(lr=1e-2), steps=3)
-
-
-class ContextParallelRank(OneProcess):
-    """A rank that gets the full batch and trains on its tokens. It starts with other weights than rank 0."""
-
-    def __init__(self, model, training, documents=None, recompute=None, **options):
-        if dist.get_rank():
-            nn.init.ones_(model.final_norm.bias)  # so that the start from rank 0's weights matters
-        super().__init__(model, training)
-        self.parallel, self.documents = ContextParallel(model, **options), documents
-        if recompute:
-            recompute_blocks(model, mode=recompute)
-
-    def forward_backward(self, inputs, targets):
-        share = self.parallel.loss(inputs, targets, self.documents)
-        share.backward()
-        return share.detach()
-
-    def after_backward(self):
-        self.parallel.all_reduce_gradients()
-
-    def mean_losses(self, losses):
-        dist.all_reduce(losses)
-        return losses
 
 
 class PackedInOneProcess(OneProcess):

@@ -5,7 +5,17 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.predict.time.flops import forward_parts, hfu, mfu, six_n_d, step_flops, training_days
+from helpers.parallel.context_parallel.ring import token_indices, visible_part
+from helpers.predict.time.flops import (
+    attention_imbalance,
+    attention_pairs,
+    forward_parts,
+    hfu,
+    mfu,
+    six_n_d,
+    step_flops,
+    training_days,
+)
 from helpers.specs import GPUS, PRESETS, ModelSpec
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss
 
@@ -172,3 +182,34 @@ def test_six_n_d_departs_where_the_sequence_is_long_or_the_tables_are_large():
 def test_bad_input_gets_a_sentence(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(("cp", "efficiency"), [(2, 66.7), (4, 57.1), (8, 53.3), (16, 51.6)])
+def test_contiguous_chunks_leave_ranks_waiting_and_zigzag_does_not(cp, efficiency):
+    """N / (2N - 1). Published by ring-flash-attention for 8 GPUs: 51.4 to 53.9 %, and 81.7 to 90.2 with zigzag."""
+    assert round(100 / attention_imbalance(cp), 1) == efficiency
+    assert attention_imbalance(cp) == 2 - 1 / cp and attention_imbalance(cp, zigzag=True) == 1
+
+
+@pytest.mark.parametrize("cp", [1, 2, 3, 4])
+def test_the_imbalance_is_that_of_the_pairs_of_a_long_sequence(cp):
+    for zigzag in (False, True):
+        pairs = attention_pairs(24_000, cp, zigzag=zigzag)
+        assert sum(pairs) == 24_000 * 24_001 / 2
+        found = max(pairs) / (sum(pairs) / cp)
+        assert found == pytest.approx(attention_imbalance(cp, zigzag=zigzag), rel=1e-4)
+        if zigzag:
+            assert len(set(pairs)) == 1  # exactly, where 2N divides the tokens
+
+
+def test_pairs_of_8_tokens_on_2_ranks_by_hand():
+    assert attention_pairs(8, 2) == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
+    assert attention_pairs(8, 2, zigzag=True) == [1 + 2 + 7 + 8, 3 + 4 + 5 + 6]
+
+
+def test_pairs_are_those_that_the_ring_computes():
+    """What `visible_part` leaves of all blocks, which is what a rank of ring attention attends to."""
+    for zigzag in (False, True):
+        indices = token_indices(22, 3, zigzag)
+        seen = [sum(int(visible_part(own, keys, None)[2].sum()) for keys in indices) for own in indices]
+        assert seen == attention_pairs(22, 3, zigzag=zigzag)
