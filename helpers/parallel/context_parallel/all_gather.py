@@ -36,9 +36,10 @@ def all_gather_attention(
 
     The arguments are those of `ring_attention`.
     """
+    query = query.to(torch.promote_types(query.dtype, torch.float32))  # 16-bit keys and values meet 32-bit queries
     query = query.unflatten(1, (key.shape[1], -1)) / query.shape[-1] ** 0.5  # (B, G, H / G, T, d): grouped queries
     out = AllGatherAttention.apply(query, key.unsqueeze(2), value.unsqueeze(2), indices, group, starts)
-    return out.flatten(1, 2)
+    return out.flatten(1, 2).to(value.dtype)
 
 
 class AllGatherAttention(torch.autograd.Function):
@@ -49,7 +50,9 @@ class AllGatherAttention(torch.autograd.Function):
         key_value = gather_sequence(torch.stack((key, value)), indices, group)
         out, lse = torch.empty_like(query), torch.empty_like(query[..., :1])
         for rows, columns, mask in visible_parts(indices, group, starts):
-            out[..., rows, :], lse[..., rows, :] = attend(query[..., rows, :], *key_value[..., columns, :], mask)
+            out[..., rows, :], lse[..., rows, :] = attend(
+                query[..., rows, :], *key_value[..., columns, :].to(out.dtype), mask
+            )
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.indices, ctx.group, ctx.starts = indices, group, starts
         return out
@@ -62,7 +65,7 @@ class AllGatherAttention(torch.autograd.Function):
         grad_query, grad_key_value = torch.empty_like(query), torch.zeros_like(key_value)
         for rows, columns, mask in visible_parts(ctx.indices, ctx.group, ctx.starts):
             of_rows = (each[..., rows, :] for each in (grad_out, delta, lse, query))
-            grad_query[..., rows, :], part = attend_backward(*of_rows, *key_value[..., columns, :], mask)
+            grad_query[..., rows, :], part = attend_backward(*of_rows, *key_value[..., columns, :].to(out.dtype), mask)
             grad_key_value[..., columns, :] += part
         grad_key, grad_value = reduce_scatter_sequence(grad_key_value, ctx.indices, ctx.group)
         return grad_query, grad_key, grad_value, None, None, None

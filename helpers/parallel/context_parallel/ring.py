@@ -20,8 +20,9 @@ def ring_attention(query, key, value, indices, group=None, starts=None) -> torch
     indices: of each rank's tokens, as `token_indices` returns them. starts: the index at which each token's document
     starts, (B, tokens of all ranks), on the CPU; a token attends to its own document only. None: one document.
     """
-    query = query.unflatten(1, (key.shape[1], -1)) / query.shape[-1] ** 0.5  # (B, G, H / G, T, d): grouped queries
-    return RingAttention.apply(query, key.unsqueeze(2), value.unsqueeze(2), indices, group, starts).flatten(1, 2)
+    query = query.to(torch.promote_types(query.dtype, torch.float32)) / query.shape[-1] ** 0.5  # merges in 32 bits
+    query, key, value = query.unflatten(1, (key.shape[1], -1)), key[:, :, None], value[:, :, None]  # (B, G, H/G, T, d)
+    return RingAttention.apply(query, key, value, indices, group, starts).flatten(1, 2).to(value.dtype)
 
 
 def token_indices(num_tokens: int, num_ranks: int, zigzag: bool = False) -> list[torch.Tensor]:
@@ -36,7 +37,7 @@ class RingAttention(torch.autograd.Function):
         out, lse = torch.zeros_like(query), torch.full_like(query[..., :1], -torch.inf)
         for owner, key_value in rotate(torch.stack((key, value)), indices, group):
             rows, columns, mask = visible_part(indices[dist.get_rank(group)], indices[owner], starts)
-            block = attend(query[..., rows, :], *key_value[..., columns, :], mask)
+            block = attend(query[..., rows, :], *key_value[..., columns, :].to(out.dtype), mask)
             out[..., rows, :], lse[..., rows, :] = merge(out[..., rows, :], lse[..., rows, :], *block)
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.indices, ctx.group, ctx.starts = indices, group, starts
@@ -45,16 +46,15 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         (query, key, value, out, lse), indices, group = ctx.saved_tensors, ctx.indices, ctx.group
-        rank, from_others = dist.get_rank(group), 0
-        delta, grad_query = (grad_out * out).sum(-1, keepdim=True), torch.zeros_like(query)
+        delta, grad_query, from_others = (grad_out * out).sum(-1, keepdim=True), torch.zeros_like(query), 0
         for owner, key_value in rotate(torch.stack((key, value)), indices, group):
-            rows, columns, mask = visible_part(indices[rank], indices[owner], ctx.starts)
+            rows, columns, mask = visible_part(indices[dist.get_rank(group)], indices[owner], ctx.starts)
             of_rows = (each[..., rows, :] for each in (grad_out, delta, lse, query))
-            block = attend_backward(*of_rows, *key_value[..., columns, :], mask)
+            block = attend_backward(*of_rows, *key_value[..., columns, :].to(out.dtype), mask)
             grad_query[..., rows, :] += block[0]
             grad_key_value = torch.zeros_like(key_value) + from_others  # from the ranks that had this block before
             grad_key_value[..., columns, :] += block[1]
-            if owner == rank:
+            if owner == dist.get_rank(group):
                 own = grad_key_value
             else:  # after the last hop comes what all other ranks have added up for this rank's keys and values
                 from_others, works = pass_on(grad_key_value, owner, indices, group)

@@ -31,12 +31,17 @@ class Case:
     zigzag: bool = True
     documents: tuple | None = None
     seed: int = 0
+    dtype: torch.dtype = torch.float64
 
     def tensors(self):
-        """Query, key, value and the gradient of the output, of the full sequences: (2, heads, tokens, 4)."""
+        """Query, key, value and the gradient of the output, of the full sequences: (2, heads, tokens, 4).
+
+        Their values are numbers of `dtype`.
+        """
         generator = torch.Generator().manual_seed(self.seed)
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads, self.num_heads)
-        return [torch.randn(2, h, self.num_tokens, 4, generator=generator, dtype=torch.float64) for h in heads]
+        drawn = [torch.randn(2, h, self.num_tokens, 4, generator=generator, dtype=torch.float64) for h in heads]
+        return [each.to(self.dtype) for each in drawn]
 
     def starts(self):
         if self.documents is None:
@@ -62,7 +67,7 @@ CASES = [
 
 def in_one_process(case):
     """Without the code under test: attention with the full mask, which autograd differentiates."""
-    query, key, value, grad_out = case.tensors()
+    query, key, value, grad_out = (each.double() for each in case.tensors())
     inputs = [each.requires_grad_() for each in (query, key, value)]
     index, starts = torch.arange(case.num_tokens), case.starts()
     mask = (index <= index[:, None]).expand(2, 1, -1, -1)
@@ -106,6 +111,17 @@ def test_every_way_equals_one_process(world, method):
 def test_key_and_value_heads_may_be_as_many_as_ranks_or_fewer(ranks, method, num_kv_heads):
     case = Case(num_kv_heads=num_kv_heads, num_heads=8)
     assert_equal(in_one_process(case), [found for (found,) in ranks.run(on_ranks, method, [case])])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_16_bits_lose_no_more_than_the_rounding_of_what_is_sent(ranks, method):
+    """The outputs of the blocks are merged in 32 bits; gradients of keys and values are rounded at each hop."""
+    case = Case(num_tokens=96, dtype=torch.bfloat16)
+    expected = in_one_process(case)
+    for (found,) in ranks.run(on_ranks, method, [case]):
+        for name, tensor in found.items():
+            error = (tensor.double() - expected[name]).norm() / expected[name].norm()
+            assert tensor.dtype == torch.bfloat16 and error < (0.003 if name == "out" else 0.008), (name, error)
 
 
 @pytest.mark.parametrize("method", METHODS)
