@@ -145,6 +145,7 @@ def with_a_stage_without_weights(device):
 
 DDPS = (ddp.MiniDDP, ddp.NaiveDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.DistributedDataParallel)
 CLIPPED = dict(max_norm=0.5)
+DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]] * 4)
 IN_CORE_FILES = partial(under, training=core_training)
 WAYS = {make.__name__: under(AveragedGradients, wrap=make) for make in DDPS} | {
     "torch's DDP": under(AveragedGradients, wrap=nn.parallel.DistributedDataParallel),
@@ -157,7 +158,10 @@ WAYS = {make.__name__: under(AveragedGradients, wrap=make) for make in DDPS} | {
     **{f"MiniPipeline {name}": IN_CORE_FILES(strategies.Pipeline, schedule=name) for name in ("gpipe", "one_f_one_b")},
     "TensorParallelBlock": IN_CORE_FILES(strategies.TensorParallel),
     **{f"context parallel {method}": under(ContextParallelRank, method=method) for method in METHODS},
-    "context parallel, documents": under(ContextParallelRank, documents=torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]] * 4)),
+    **{
+        f"context parallel {method}, documents": under(ContextParallelRank, method=method, documents=DOCUMENTS)
+        for method in METHODS
+    },
     "tensor parallel": under(TensorParallelRank),
     "sequence parallel": under(TensorParallelRank, sequence_parallel=True),
     **{

@@ -3,10 +3,11 @@
     forward    all-gathers keys and values; then each rank computes the attention of its own queries
     backward   all-gathers them again, because only shards were kept, and reduce-scatters their gradients
 
-It sends as many bytes as the ring in both directions. Llama 3 was trained so, because any mask of documents is easy
-where all keys are there, and because with grouped queries keys and values are small: gathering grows with the tokens
-and attention with their square (The Llama 3 Herd of Models, 2024, section 3.3.2). While a layer computes, a rank needs
-memory for the keys and values of the full sequence, and nothing is computed before the first message has come.
+It sends as many bytes as the ring in both passes. Llama 3 was trained this way for two reasons (The Llama 3 Herd of
+Models, 2024, section 3.3.2). A rank that has all keys can use any mask, such as one for packed documents. And keys and
+values are small with grouped queries, so the time of the all-gather, which grows with the number of tokens, is little
+beside the time of attention, which grows with its square. The price is memory for the keys and values of the full
+sequence while a layer computes, and a rank computes nothing before the all-gather has ended.
 Shards of unequal length are padded to the longest one, because the two collectives need equal sizes.
 """
 

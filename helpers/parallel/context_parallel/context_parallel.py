@@ -72,13 +72,17 @@ class ContextParallel(nn.Module):
         positions = self._positions(tokens)
         return self.model(self.shard(tokens), self.shard(positions))
 
-    def loss(self, tokens: Tensor, labels: Tensor, documents: Tensor | None = None) -> Tensor:
+    def loss(
+        self, tokens: Tensor, labels: Tensor, documents: Tensor | None = None, num_labels: int | None = None
+    ) -> Tensor:
         """This rank's share of the mean loss: the sum of all ranks' shares is what one process gets, in nats per token.
 
-        labels: (B, T) int64, of the full sequences (`shifted_labels`); -100 does not count.
+        labels: (B, T) int64, of the full sequences (`shifted_labels`); -100 does not count. num_labels: how many labels
+        count in the global batch, of which these sequences may be one micro-batch or the part of one replica; None: as
+        many as `labels` has.
         """
-        logits = self(tokens, documents)
-        return token_loss(logits, self.shard(labels), reduction="sum") / (labels != NO_LABEL).sum()
+        summed = token_loss(self(tokens, documents), self.shard(labels), reduction="sum")
+        return summed / (num_labels or (labels != NO_LABEL).sum())
 
     def all_reduce_gradients(self) -> None:
         """Add up the ranks' gradients, after backward and before the optimizer's step."""
@@ -93,7 +97,8 @@ class ContextParallel(nn.Module):
         num_tokens, num_ranks = tokens.shape[1], dist.get_world_size(self.group)
         if num_tokens < num_ranks:
             raise ValueError(
-                f"ContextParallel got {num_tokens} tokens a sequence for {num_ranks} ranks: 1 each at least"
+                f"ContextParallel got sequences of {num_tokens} tokens for {num_ranks} ranks, but every rank needs a "
+                "token: take longer sequences, or fewer ranks"
             )
         self.core.indices = token_indices(num_tokens, num_ranks, self.zigzag)
         self.core.starts = None if documents is None else document_starts(documents).cpu()

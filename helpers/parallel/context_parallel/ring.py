@@ -18,7 +18,7 @@ def ring_attention(query, key, value, indices, group=None, starts=None) -> torch
     """The attention of this rank's queries (B, H, T, d) to all ranks' keys and values (B, G, T, d): (B, H, T, d).
 
     indices: of each rank's tokens, as `token_indices` returns them. starts: the index at which each token's document
-    starts, (B, tokens of all ranks), on the CPU; a token attends to its own document only. None: one document.
+    starts, (B, tokens of all ranks); a token attends to its own document only. None: a sequence is one document.
     """
     query = query.to(torch.promote_types(query.dtype, torch.float32)) / query.shape[-1] ** 0.5  # merges in 32 bits
     query, key, value = query.unflatten(1, (key.shape[1], -1)), key[:, :, None], value[:, :, None]  # (B, G, H/G, T, d)
@@ -88,7 +88,7 @@ def visible_part(queries, keys, starts):
     """The rows of queries that see a key, the rows of keys that they see, both as slices, and the mask of this part."""
     mask = keys <= queries[:, None]  # (queries, keys)
     if starts is not None:
-        mask = mask & (keys >= starts[:, None, None, queries, None])  # (B, 1, 1, queries, keys)
+        mask = mask & (keys >= starts[:, None, None, queries, None].to(keys.device))  # (B, 1, 1, queries, keys)
     is_seen = mask.view(-1, len(queries), len(keys)).any(0)
     found = [is_seen.any(dim).nonzero().flatten().tolist() or [0, -1] for dim in (1, 0)]
     rows, columns = (slice(each[0], each[-1] + 1) for each in found)  # none at all: nothing is computed

@@ -46,8 +46,8 @@ def ulysses_attention(
         out = fused_attention(query, key, value, is_causal=True)
     else:
         every = torch.arange(query.shape[2])
-        mask = visible_part(every, every, starts)[2][:, 0]  # (B, 1, all, all)
-        out = fused_attention(query, key, value, attn_mask=mask.to(query.device))
+        mask = visible_part(every, every, starts)[2][:, 0].to(query.device)  # (B, 1, all, all)
+        out = fused_attention(query, key, value, attn_mask=query.new_zeros(mask.shape).masked_fill(~mask, -torch.inf))
     return Reshard.apply(out, indices, group, False)
 
 

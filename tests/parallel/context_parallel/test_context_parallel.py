@@ -104,6 +104,29 @@ def test_ranks_with_different_numbers_of_labels_weigh_each_token_equally(ranks):
     assert_equal(expected, gradients, atol=KEY_BIAS_ROUNDING)
 
 
+def test_micro_batches_are_divided_by_the_labels_of_the_global_batch(ranks):
+    """The two micro-batches have 25 labels and 5."""
+
+    def labelled():
+        tokens, labels = batch(0)
+        labels[1, 5:] = -100
+        return tokens, labels
+
+    def gradients():
+        torch.manual_seed(0)
+        parallel, (tokens, labels) = ContextParallel(gpt()), labelled()
+        for row in (slice(0, 1), slice(1, 2)):
+            parallel.loss(tokens[row], labels[row], num_labels=30).backward()
+        parallel.all_reduce_gradients()
+        return {name: each.grad for name, each in parallel.model.named_parameters()}
+
+    torch.manual_seed(0)
+    model, (tokens, labels) = gpt(), labelled()
+    token_loss(model(tokens), labels).backward()
+    expected = {name: each.grad for name, each in model.named_parameters()}
+    assert_equal(expected, ranks[:2].run(gradients), atol=KEY_BIAS_ROUNDING)
+
+
 def test_logits_are_those_of_the_ranks_tokens(ranks):
     def logits():
         torch.manual_seed(0)
@@ -134,7 +157,7 @@ def test_gradients_are_all_reduced_once_per_step(ranks):
     [
         (lambda: ContextParallel(gpt(), method="star"), "method='star'; known are ring, all_gather, all_to_all"),
         (lambda: ContextParallel(gpt(dropout=0.1)), "a model with dropout=0.1"),
-        (lambda: ContextParallel(gpt())(torch.zeros(1, 1, dtype=torch.long)), "1 tokens a sequence for 2 ranks"),
+        (lambda: ContextParallel(gpt())(torch.zeros(1, 1, dtype=torch.long)), "sequences of 1 tokens for 2 ranks"),
         (lambda: ContextParallel(gpt(context=8))(torch.zeros(1, 9, dtype=torch.long)), "a document of 9 tokens"),
     ],
 )
