@@ -1,4 +1,4 @@
-"""The parts of the ring: head-tail order, visible parts, rows without keys, and what each message carries."""
+"""The parts of the ring: head-tail order, what is seen of a block, rows without keys, and the merge in any order."""
 
 import pytest
 import torch
