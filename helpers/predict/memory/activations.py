@@ -146,6 +146,26 @@ def recomputed_layer(model: ModelSpec, plan: Plan) -> int:
     return activations_per_layer(model, kept) - activations_per_layer(model, plan)
 
 
+def context_buffers(model: ModelSpec, plan: Plan, *, backward: bool = False) -> int:
+    """Bytes that context parallelism adds on a rank while attention of one layer runs, in forward or in backward.
+
+    c = s b / cp tokens of a rank, q and kv elements of a token's queries and keys on a tensor rank. In elements:
+        ring          4 kv c, in backward 8 kv c      the block in use and the one that arrives; with their gradients
+        all_gather    2 kv c cp, and 4 kv c cp        keys and values of the full sequence; with their gradients
+        all_to_all    (2 q + 2 kv) c in either pass   queries, keys, values and output as head shards; kv with copies
+    Liu et al. 2023 (Ring Attention, section 3) count six blocks of a rank in forward: queries, output and the ring's
+    four. The rank's own keys and values, which are kept for backward, are not among them.
+    """
+    if plan.cp == 1:
+        return 0
+    keys, passes = kv_width(model, plan), 2 if backward else 1
+    if plan.cp_method == "all_to_all":
+        elements = 2 * model.hidden // plan.tp + 2 * max(keys, plan.cp * model.head_dim)
+    else:
+        elements = 2 * keys * passes * (2 if plan.cp_method == "ring" else plan.cp)
+    return elements * tokens_per_rank(model, plan) * weight_bytes(plan)
+
+
 def segments_peak(num_layers: int, num_segments: int, *, input_bytes: float = 1, inside_bytes: float = 1) -> float:
     """Bytes that are kept while backward recomputes the longest of k segments: k inputs and ceil(n / k) layers.
 

@@ -7,6 +7,7 @@ layer.py         the seconds of one layer on one rank, from kernels.py (products
 convolutions.py  the step of a ResNet
 stacks.py        what a training stack overlaps, and which kernels it has
 calibrate.py     constants fitted to the measured steps in data/, and the interval of an estimate
+long_context.py  context parallelism: which method sends least and hides its messages, and what a long prompt costs
 flops.py         floating-point operations, MFU and HFU, days of training
 
 Begin with data_parallel.py, and for whole clusters with step.py.
