@@ -14,6 +14,7 @@ from helpers.learner.words import book
 from helpers.predict.memory.activations import (
     activations,
     activations_per_layer,
+    context_buffers,
     edge_activations,
     logits,
     microbatches_in_flight,
@@ -61,13 +62,15 @@ def temporaries(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
 
     - last stage: the gradient of the logits, as large as they are;
     - recomputation: what one layer keeps while it is computed again;
+    - context parallelism: keys and values of other ranks, or tokens of other heads, in one layer's backward;
     - ZeRO-2 and 3: the full gradient of the largest unit, before it is reduced and scattered;
     - ZeRO-3: the full weights of the two largest units, the one in use and the one that is prefetched.
     A unit is a layer, the token table or the head, as FSDP wraps them. Not counted: the buffers of NCCL and the CUDA
     context, for which `fit` leaves headroom.
     """
     is_last = stage == plan.pp - 1
-    temporary = recomputed_layer(model, plan) + (logits(model, plan) if is_last else 0)
+    temporary = recomputed_layer(model, plan) + context_buffers(model, plan, backward=True)
+    temporary += logits(model, plan) if is_last else 0
     return temporary + _gathered_bytes(model, plan, stage)
 
 
@@ -135,10 +138,11 @@ class RankMemory:
         return sum(rank_state_bytes(self.model, plan, plan.pp // 2))
 
     def _of_layer(self, plan: Plan) -> tuple[int, int]:
-        """Bytes that a layer keeps of a micro-batch, and that exist again while it is recomputed."""
-        key = plan.tp, plan.cp, plan.sequence_parallel, plan.micro_batch, plan.recompute
+        """Bytes that a layer keeps of a micro-batch, and that exist for moments while backward is in it."""
+        key = plan.tp, plan.cp, plan.cp_method, plan.sequence_parallel, plan.micro_batch, plan.recompute
         if key not in self._layers:
-            self._layers[key] = activations_per_layer(self.model, plan), recomputed_layer(self.model, plan)
+            moments = recomputed_layer(self.model, plan) + context_buffers(self.model, plan, backward=True)
+            self._layers[key] = activations_per_layer(self.model, plan), moments
         return self._layers[key]
 
     def _of_stages(self, plan: Plan) -> list[_Stage]:

@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from helpers.predict.memory.states import gradient_bytes, kv_width
 from helpers.predict.time.collectives import collective_seconds
+from helpers.predict.time.flops import attention_imbalance
 from helpers.predict.time.kernels import flash_seconds, materialized_seconds, memory_rate, product_seconds
+from helpers.predict.time.long_context import exposed_seconds
 from helpers.predict.time.stacks import Stack
 from helpers.specs import Cluster, ModelSpec, Plan
 
@@ -127,7 +129,11 @@ def _again(plan: Plan, stack: Stack, forward: Work, attention_memory: float) -> 
 
 
 def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
-    """Seconds of attention between its projections: (products, memory) of forward, and the same of backward."""
+    """Seconds of attention between its projections: (products, memory) of forward, and the same of backward.
+
+    They are those of the busiest context-parallel rank, for which the others wait. With materialized attention all are
+    equally busy, because it also computes the scores that the mask removes.
+    """
     heads = model.num_heads // plan.tp
     kind = stack.attention or plan.attention  # a stack may have one kind of kernel only
     if kind == "materialized":
@@ -139,6 +145,8 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
     share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
+    if plan.cp_method != "all_to_all":  # which gives each rank some heads of all tokens, so no rank has more work
+        speed /= attention_imbalance(plan.cp, zigzag=stack.zigzag)
     return (forward / speed, 0.0), (backward / speed, 0.0)  # flash attention writes no scores to memory
 
 
@@ -200,10 +208,8 @@ def _context_parallel(
 ):
     """(inside, network) seconds of the exposed traffic of context parallelism: forward's and backward's.
 
-    traffic/context_parallel.py says what each method sends. attention: its seconds in forward and in
-    backward, behind which keys and values can travel. A ring computes on one block while the next one travels, so all
-    blocks but one can hide it. An all-gather can hide behind the first block alone, which is the rank's own, and the
-    sum of the gradients behind none. Nothing hides an all-to-all, because attention needs what it brings.
+    traffic/context_parallel.py says what each method sends, and `exposed_seconds` what attention hides of it.
+    attention: its seconds in forward and in backward.
     """
     if plan.cp == 1:
         return (0.0, 0.0), (0.0, 0.0)
@@ -219,12 +225,12 @@ def _context_parallel(
         exchanged = tuple(map(sum, zip(*four, strict=True)))
         return exchanged, exchanged
     sent = seconds("all_gather", 2 * 2 * tokens * keys * plan.cp)  # keys and values of all cp ranks, in 16 bits
-    total, is_ring = sum(sent), plan.cp_method == "ring"
-    hiding = (plan.cp - 1 if is_ring else 1) / plan.cp  # the share of attention behind which messages can travel
-    forward = total - min(stack.context_hidden * total, hiding * attention[0])
-    # Backward needs keys and values once more, and adds up their gradients, which are as large.
-    backward = 2 * total - min(stack.context_hidden * (2 if is_ring else 1) * total, hiding * attention[1])
-    return tuple(tuple(part * exposed / total for part in sent) for exposed in (forward, backward))
+    settings = {"cp": plan.cp, "sent": sum(sent), "hidden": stack.context_hidden}
+    exposed = [
+        exposed_seconds(plan.cp_method, **settings, attention=seconds, backward=bool(backward))
+        for backward, seconds in enumerate(attention)
+    ]
+    return tuple(tuple(part * each / sum(sent) for part in sent) for each in exposed)
 
 
 class Ends(NamedTuple):

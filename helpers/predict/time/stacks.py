@@ -25,10 +25,10 @@ class Stack:
     products that its selective recomputation repeats; 0 repeats only attention between its projections (Megatron).
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
     layers, of context parallelism, of gradients and of parameters. cp_method: how its context parallelism exchanges,
-    as in Plan. context_flash: speed of flash attention in blocks, as a ring computes it, over its speed in one call.
-    tensor_backward: exposed collectives of
-    backward over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node
-    adds up all-reduces.
+    as in Plan. cp_choices: other ways that it offers. zigzag: whether its ring or all-gather balances causal attention.
+    context_flash: speed of flash attention in blocks, as a ring computes it, over its speed in one call.
+    tensor_backward: exposed collectives of backward over those of forward. messages: all-gathers per layer under
+    ZeRO-3. nvls: whether the switch of a node adds up all-reduces.
     layer_launch: seconds of the host to launch a layer's forward. A backward takes calls_backward times as long, and
     each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
     chunk_layers: layers per chunk for a stack that always interleaves, where the plan has no chunks.
@@ -43,6 +43,8 @@ class Stack:
     context_hidden: float = 0.9
     context_flash: float = 0.85
     cp_method: str = "ring"
+    cp_choices: tuple[str, ...] = ()
+    zigzag: bool = True
     data_hidden: float = 0.0
     gather_hidden: float = 0.0
     selective_products: float = 0.0
@@ -57,7 +59,8 @@ class Stack:
         for name in ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
-        check_one_of("Stack", "cp_method", self.cp_method, Plan.KNOWN["cp_method"])
+        for method in (self.cp_method, *self.cp_choices):
+            check_one_of("Stack", "cp_method", method, Plan.KNOWN["cp_method"])
         for name in ("passes", "flash", "context_flash", "tensor_backward", "messages", "layer_launch"):
             check_positive("Stack", name, getattr(self, name))
 
@@ -68,8 +71,11 @@ MEGATRON_2022 = Stack(name="Megatron 2022", attention="materialized", tensor_bac
 MEGATRON_DEEPSPEED = Stack(name="Megatron-DeepSpeed", attention="materialized", layer_launch=1e-3)
 DEEPSPEED_ZERO3 = Stack(name="DeepSpeed ZeRO-3", attention="materialized", messages=12)
 # Its norms and activations move about twice the bytes of ideal fusion, as its published rows without tensor parallelism
-# show, and the steps on 8 A100 in the paper of FlashAttention-2 (Dao 2023, table 1).
-MEGATRON_CORE = Stack(name="Megatron-Core", passes=2.0, data_hidden=0.9, gather_hidden=0.8, tensor_hidden=0.5)
+# show, and the steps on 8 A100 in the paper of FlashAttention-2 (Dao 2023, table 1). Its --cp-comm-type is p2p (a ring)
+# or a2a (Ulysses), among others.
+MEGATRON_CORE = Stack(
+    name="Megatron-Core", passes=2.0, data_hidden=0.9, gather_hidden=0.8, tensor_hidden=0.5, cp_choices=("all_to_all",)
+)
 # Megatron-LM of 2026 with every overlap off, as SimuMax ran it on B200: --disable-tp-comm-overlap-rs and -ag,
 # --no-overlap-p2p-communication, and gradients that are reduced after the last backward.
 # In backward, sequence parallelism gathers the inputs of products once more, because only a part of them was kept.

@@ -15,6 +15,7 @@ from helpers.predict.memory import (
     rank_kinds,
     temporaries,
 )
+from helpers.predict.memory.activations import context_buffers
 from helpers.predict.memory.rank_memory import RankMemory
 from helpers.specs import PRESETS, ROUTED, Plan
 
@@ -51,6 +52,28 @@ def test_zero_2_and_3_need_whole_units_for_a_moment():
     assert temporaries(LLAMA, Plan(dp=8, zero=3)) - base == 2 * TABLE + 2 * (2 * TABLE)
     assert temporaries(LLAMA, Plan(dp=8, pp=4, zero=3), 1) == 2 * LAYER + 2 * (2 * LAYER)
     assert temporaries(LLAMA, Plan(dp=1, zero=3)) == base
+
+
+@pytest.mark.parametrize(
+    ("method", "elements"),
+    [
+        ("ring", 8 * 1024 * 2048),  # two blocks of keys and values, and their gradients, of 2,048 tokens
+        ("all_gather", 4 * 1024 * 8192),  # keys and values of all tokens, and their gradients
+        ("all_to_all", 2 * (4096 + 1024) * 2048),  # queries, keys, values and output as shards of heads
+    ],
+)
+def test_context_parallelism_needs_buffers_by_its_method(method, elements):
+    """Llama 3 8B on 4 ranks: keys have 1,024 columns, queries 4,096, and tp splits both. 16 ranks need copied heads."""
+    plan = Plan(cp=4, cp_method=method)
+    assert context_buffers(LLAMA, plan, backward=True) == 2 * elements
+    assert context_buffers(LLAMA, replace(plan, tp=2), backward=True) == elements
+    assert context_buffers(LLAMA, plan) == (2 if method == "all_to_all" else 1) * elements
+    assert context_buffers(LLAMA, Plan()) == 0
+    assert temporaries(LLAMA, plan) == logits(LLAMA, plan) + 2 * elements
+    if method == "all_to_all":
+        assert context_buffers(LLAMA, replace(plan, cp=16)) == 2 * 2 * (4096 + 2048) * 512
+    _, found = RankMemory(LLAMA).fullest_stage(plan)
+    assert found == memory(LLAMA, plan)
 
 
 def test_recomputation_brings_one_layer_back():

@@ -115,6 +115,16 @@ def test_attention_in_blocks_is_slower_and_an_all_to_all_leaves_it_in_one_call()
     assert [one / other for other in others] == pytest.approx(2 * [MEGATRON_CORE.context_flash])
 
 
+@pytest.mark.parametrize(("method", "factor"), [("ring", 1.875), ("all_gather", 1.875), ("all_to_all", 1)])
+def test_without_a_zigzag_the_busiest_rank_computes_longer_but_not_with_ulysses(method, factor):
+    """2 - 1/8 on 8 ranks. With materialized attention the mask saves nothing, so all ranks are equally busy."""
+    naive, plan = replace(MEGATRON_CORE, zigzag=False), Plan(cp=8, cp_method=method)
+    seconds = [layer(LONG, plan, WIDE, stack).backward.attention for stack in (naive, MEGATRON_CORE)]
+    assert seconds[0] / seconds[1] == pytest.approx(factor)
+    short = replace(LONG, seq=8192), replace(plan, attention="materialized"), WIDE
+    assert layer(*short, naive).forward.attention == layer(*short, MEGATRON_CORE).forward.attention
+
+
 def test_the_results_of_blocks_are_added_up_for_each_further_rank():
     """10 bytes per element of the rank's queries, and nothing where one call computes them all, as Llama 3 does."""
     seconds = {
