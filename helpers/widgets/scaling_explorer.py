@@ -23,7 +23,7 @@ from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest
-from helpers.predict.advice.search import fastest_plan, micro_batches
+from helpers.predict.advice.search import context_method, fastest_plan, micro_batches
 from helpers.predict.memory.rank_memory import RankMemory
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
 from helpers.predict.scaling.laws import points_of
@@ -204,15 +204,16 @@ def _fastest(
     needed = tp * pp * cp  # GPUs of one replica of the model
     if gpus < needed:
         return words("few", tp=tp, pp=pp, cp=cp, needed=needed, gpus=gpus)
+    request = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
     # How the model is spread over the GPUs; micro-batch and chunks follow below.
-    spread = Plan(tp=tp, pp=pp, cp=cp, dp=gpus // needed, zero=zero, sequence_parallel=tp > 1)
+    axes = {"tp": tp, "pp": pp, "cp": cp, "dp": gpus // needed}
+    spread = Plan(**axes, zero=zero, sequence_parallel=tp > 1, cp_method=context_method(request, tp, cp))
     if batch % spread.dp:
         return words("small", batch=batch, replicas=spread.dp)
     try:
         spread.check(spec)
     except ValueError as error:
         return str(error)
-    request = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
     # Each row has one micro-batch and number of chunks. Its first plan that fits is the one to take the time of.
     of_sizes = micro_batches(request, spread)
     rows = [[*row.plans(zero, [recompute])] for of_size in of_sizes for row in of_size.rows]

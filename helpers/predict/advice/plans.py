@@ -201,6 +201,8 @@ def describe_plan(plan: Plan) -> str:
     sizes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "DP": plan.dp}
     spread = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or words("plan_single")
     parts = [spread, *([f"EP {plan.ep}"] if plan.ep > 1 else []), *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    if plan.cp > 1 and plan.cp_method != Plan.cp_method:
+        parts.append(words("plan_method", method=words(f"method.{plan.cp_method}")))
     if plan.shard_ranks:
         parts.append(words("plan_hybrid", ranks=plan.shard_ranks))
     parts.append(words("plan_rows", size=plan.micro_batch, count=plan.num_microbatches))

@@ -33,11 +33,13 @@ from helpers.predict.advice.plans import (
     words,
 )
 from helpers.predict.advice.search import (
+    METHOD_TIE,
     MOST_SUMS,
     axis_layouts,
     has_16_bit_sums,
     has_reason_against,
     layout_key,
+    method_seconds,
     reason_against,
     timed_plans,
 )
@@ -133,7 +135,8 @@ def reasons(
     if candidate is not first:
         return both, difference(request, candidate, first)
     axes = ("tp", "cp", "pp", "ep", "zero", "recompute")
-    return both, *filter(None, (_best_without(axis, candidate, estimates) for axis in axes))
+    others = (_best_without(axis, candidate, estimates) for axis in axes)
+    return both, *filter(None, (*others, _method_reason(request, candidate.plan)))
 
 
 def difference(request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate) -> str:
@@ -184,6 +187,23 @@ def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEs
     if not can_tell_apart(other, candidate):
         return words("reason.near", **values, share=100 * abs(ratio), less=ratio < 0)
     return words("reason.without" if ratio >= 0 else "reason.but", **values, times=_times(ratio), share=-100 * ratio)
+
+
+def _method_reason(request: PlanRequest, plan: Plan) -> str:
+    """How the plan's method of context parallelism compares with the others that the stack offers.
+
+    It also says where the number of heads forbids Ulysses. Empty without context parallelism, or without such others.
+    """
+    seconds = method_seconds(request, plan.tp, plan.cp) if plan.cp > 1 else {}
+    ratios = {name: each / seconds[plan.cp_method] - 1 for name, each in seconds.items() if name != plan.cp_method}
+    others = [
+        words("reason.other_method", method=words(f"method.{name}"), share=100 * abs(ratio), less=ratio < 0)
+        + (words("reason.method_tie") if abs(ratio) <= METHOD_TIE else "")
+        for name, ratio in ratios.items()
+    ]
+    if plan.cp > 1 and (limit := reason_against(request, plan.unchecked_copy(cp_method="all_to_all"))):
+        others.append(words("reason.no_ulysses", reason=limit))
+    return words("reason.method", method=words(f"method.{plan.cp_method}"), others=others) if others else ""
 
 
 def _also(candidate: PlanEstimate, first: PlanEstimate) -> str:

@@ -7,6 +7,7 @@ plans.py.
 
 These vary:
     tp, cp, pp, ep   tp inside a node; a pipeline stage is whole nodes, or an equal part of one
+    cp_method        that of the stack, or another one that it offers if a layer is faster with it (`context_method`)
     dp               the GPUs that are left
     num_chunks       virtual stages per pipeline rank
     micro_batch      powers of 2
@@ -45,6 +46,9 @@ MOST_SUMS = 32  # micro-batches whose gradients may be added up in 16 bits
 # A plan is timed only if its lower bound is below CLOSE times the best step of its layout, and below NEAR times the
 # best step of all or below the best of its strategy.
 NEAR, CLOSE = 1.3, 1.06
+# Another method of context parallelism than the stack's is taken only where a layer is faster by more than this share.
+# No measured pair compares methods, and most of the difference is `Stack.context_flash`, an assumption of about 15 %.
+METHOD_TIE = 0.2
 RECOMPUTE = ("none", "selective", "full")
 MICRO_BATCHES = tuple(2**n for n in range(LARGEST_MICRO_BATCH.bit_length()))  # 1, 2, 4, ... 64
 
@@ -61,16 +65,39 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
             is_excluded = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
             if is_excluded or cluster.world_size % (tp * cp):
                 break  # every larger cp is impossible, too
-            left = cluster.world_size // (tp * cp)
+            left, method = cluster.world_size // (tp * cp), context_method(request, tp, cp)
             for pp in divisors(left, most=model.num_layers):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part
                 if block % cluster.gpus_per_node == 0 or cluster.gpus_per_node % block == 0:
                     plan = Plan(
                         tp=tp, cp=cp, pp=pp, dp=left // pp, attention=request.attention, optimizer=request.optimizer,
-                        sequence_parallel=tp > 1 and model.seq % tp == 0,
-                        **({"cp_method": request.stack.cp_method} if cp > 1 else {}),
+                        sequence_parallel=tp > 1 and model.seq % tp == 0, cp_method=method,
                     )  # fmt: skip
                     yield from (plan.unchecked_copy(ep=ep) for ep in divisors(gcd(model.num_experts, plan.dp * cp)))
+
+
+def method_seconds(request: PlanRequest, tp: int, cp: int) -> dict[str, float]:
+    """Seconds of a layer by each method of context parallelism that the stack offers and the heads allow."""
+    time = StepModel(request.model, request.cluster, request.stack, request.constants)
+    is_split = tp > 1 and request.model.seq % tp == 0
+    plans = [
+        Plan(tp=tp, cp=cp, cp_method=method, attention=request.attention, sequence_parallel=is_split)
+        for method in (request.stack.cp_method, *request.stack.cp_choices)
+    ]
+    return {plan.cp_method: time.layer_seconds(plan) for plan in plans if not has_reason_against(request, plan)}
+
+
+def context_method(request: PlanRequest, tp: int, cp: int) -> str:
+    """The method of context parallelism on tp * cp ranks: the stack's, unless the heads forbid it or another is faster.
+
+    Ulysses ("all_to_all") needs as many heads as tp * cp. Where no method suits the model it is the stack's, which
+    `reason_against` then refuses. Without context parallelism it is the default of Plan, which means nothing there.
+    """
+    if cp == 1:
+        return Plan.cp_method
+    usual, seconds = request.stack.cp_method, method_seconds(request, tp, cp)
+    fastest = min(seconds, key=seconds.get, default=usual)
+    return usual if usual in seconds and seconds[usual] <= (1 + METHOD_TIE) * seconds[fastest] else fastest
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:

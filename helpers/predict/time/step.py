@@ -243,8 +243,8 @@ class StepModel:
     """Predicts the steps of many plans of one model on one cluster, under one stack.
 
     It computes once what several plans share: the work of a layer, the passes of a pipeline, the traffic between
-    replicas. Plans are not checked; `step_time` does that. They must have the same optimizer, kind of attention and
-    method of context parallelism, and either all or none of them fp8.
+    replicas. Plans are not checked; `step_time` does that. They must have the same optimizer and kind of attention, and
+    either all or none of them fp8.
     """
 
     def __init__(self, model: ModelSpec, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL) -> None:
@@ -286,9 +286,14 @@ class StepModel:
         busiest = max(loads)
         return plan.num_microbatches * busiest + 0.9 * (sum(loads) - busiest) / (chunks or plan.num_chunks)
 
+    def layer_seconds(self, plan: Plan) -> float:
+        """Seconds of one layer's forward and backward for one micro-batch, without recomputation."""
+        layer = self._layer(plan)
+        return layer.forward[1] + layer.backward[1]
+
     def pipeline(self, plan: Plan) -> _Pipeline:
         """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
-        axes = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.num_chunks
+        axes = plan.tp, plan.cp, plan.cp_method, plan.pp, plan.dp, plan.ep, plan.num_chunks
         key = *axes, plan.micro_batch, plan.num_microbatches, plan.recompute, plan.precision
         if key not in self._pipelines:
             self._pipelines[key] = self._new_pipeline(plan)
@@ -312,7 +317,8 @@ class StepModel:
         """The layer of a plan, from the cache if a plan with the same layer came before."""
         # Of the micro-batches only counts whether there are several, whose gradients must be added up.
         sums = plan.num_microbatches > 1
-        key = plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.micro_batch, plan.recompute, plan.precision, sums
+        axes = plan.tp, plan.cp, plan.cp_method, plan.ep, plan.sequence_parallel
+        key = *axes, plan.micro_batch, plan.recompute, plan.precision, sums
         if key not in self._layers:
             self._layers[key] = self._new_layer(_layer_plan(plan))
         return self._layers[key]

@@ -14,10 +14,11 @@ from helpers.predict.advice import advise
 from helpers.predict.advice.choice import LAYOUT_TIE, ranked
 from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
 from helpers.predict.advice.plans import PlanRequest
-from helpers.predict.advice.ranking import MOST_TOKENS, with_warnings
+from helpers.predict.advice.ranking import MOST_TOKENS, reasons, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.search import (
     axis_layouts,
+    context_method,
     estimate,
     layout_key,
     micro_batches,
@@ -379,3 +380,26 @@ def test_an_all_to_all_needs_a_head_for_each_rank_and_says_so():
     assert reason_against(request, Plan(cp=8, dp=4)) == ""
     refused = reason_against(request, Plan(cp=8, dp=4, cp_method="all_to_all"))
     assert "tp * cp=8" in refused and "num_heads=12" in refused
+    assert context_method(request, 1, 8) == "all_to_all"  # the only one of this stack
+    both = replace(request, stack=replace(request.stack, cp_choices=("ring",)))
+    assert (context_method(both, 1, 8), context_method(both, 1, 4)) == ("ring", "all_to_all")
+    assert context_method(both, 8, 1) == Plan().cp_method
+
+
+def test_the_method_of_context_parallelism_is_ulysses_where_a_ring_waits_and_the_heads_allow_it():
+    """32 heads, and as many of keys and values: over 10 Gb/s a ring of 4 sends twice what Ulysses does."""
+    model = replace(PRESETS["llama2-7b"], seq=131_072)
+    request = PlanRequest(model=model, cluster=CLUSTERS[SLOW], global_batch=64)
+    assert (context_method(request, 8, 4), context_method(request, 8, 8)) == ("all_to_all", "ring")
+    assert context_method(replace(request, cluster=CLUSTERS[FAST]), 8, 4) == "ring"  # not enough faster to tell
+    found = {}
+    for cp, method in ((4, "all_to_all"), (8, "ring")):
+        plan = Plan(tp=8, cp=cp, dp=8 // cp, cp_method=method, sequence_parallel=True, zero=1)
+        step = step_time(model, plan, CLUSTERS[SLOW], MEGATRON_CORE)
+        candidate = estimate(request, plan, 0, memory(model, plan), step)
+        found[cp] = candidate.plan_text, reasons(request, candidate, candidate, [])[-1]
+    text, reason = found[4]
+    assert "CP by Ulysses (all-to-all)" in text and "by ring attention a layer would take 177 % more." in reason
+    text, reason = found[8]
+    assert "CP by" not in text and reason.startswith("CP exchanges by ring attention; Ulysses (all-to-all) cannot, be")
+    assert "tp * cp=64 does not divide num_heads=32" in reason

@@ -72,6 +72,7 @@ def test_a_typed_plan_with_a_slip_is_not_guessed_at(typed, says):
 
 def test_a_typed_plan_may_have_spaces_and_a_chinese_keyboard():
     plain = read_plan("tp=8,pp=4,num_chunks=2,recompute=full", MODEL, FAST, 512)
+    assert read_plan("cp=4 tp=8 cp_method=all_gather", MODEL, FAST, 512).cp_method == "all_gather"
     assert plain == read_plan(" TP ＝ 8， pp：4；num_chunks = 2 recompute=full", MODEL, FAST, 512)
     assert plain.schedule == "interleaved"
     assert "This course's Trainer runs this plan." in repr(criticise(MODEL, FAST, plain))
