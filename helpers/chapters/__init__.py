@@ -14,6 +14,7 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     tensor_parallel_timing   the emulated durations of chapter 07 (tensor_parallel)
     torch_trainer            PyTorch's own parts as a trainer, for chapter 09 (composing)
     myths, myths_simulated   widespread claims that a run refutes, one function each
+    myths_long_context       such claims about context parallelism
     strategies               runs each core file that the page notebooks/strategies.ipynb shows
     sources                  the code of old articles that the page notebooks/sources.ipynb runs
     take_it_to_work          the folder and the terminal of the page notebooks/take_it_to_work.ipynb
@@ -30,5 +31,5 @@ that the run and the declared answer differ. Nothing here is translated: the cho
 has the Chinese.
 
 Nothing else imports a chapter. The interview (helpers/interview) has a list of myths, which names functions of
-`myths.py` and `myths_simulated.py` by their dotted path.
+`myths.py`, `myths_simulated.py` and `myths_long_context.py` by their dotted path.
 """
