@@ -1,6 +1,6 @@
 """Provides what the cells of the interview chapter call: pictures, comparisons with one process, and lines of text.
 
-The cells show the subject's own code, such as the ring of ring attention or the loop that loses work to failures. The
+The cells show the subject's own code, such as a mixture of experts or the loop that loses work to failures. The
 functions here run this code on live ranks, compare it with one process, or format what it found. "Lines" are one text.
 Where a docstring names a guess, such as guess `interview.batch`, the cell passes the first returned value to `reveal`,
 or the value that the docstring names. That value is one of the guess's choices, or its number (the rule is in
@@ -9,7 +9,7 @@ helpers/chapters/__init__.py). "Model states" are the weights, the gradients and
 how many GPUs                    the model states of a model, and the GPUs that hold them
 which strategy                   who talks to whom on each axis, and what the planner advises on each network
 claims                           wrong and true claims to judge
-long sequences and experts       ring attention, Ulysses and a mixture of experts, each compared with one process
+experts                          a mixture of experts, compared with one process
 the compiler and new weights     graphs that torch.compile gets; what PPO and GRPO need, which generate with new weights
 a job that runs for months       how often to save, slow steps in a log, and going on with fewer ranks
 older questions                  LLaMA 65B on four V100s, the planner's answers, and two very wide layers
@@ -34,7 +34,6 @@ from helpers.interview.cards import NotebookCell
 from helpers.interview.reference_tables import Myth, Myths, Refutation, myths
 from helpers.learner.document import section
 from helpers.learner.words import book
-from helpers.observe.comms import record_comms
 from helpers.predict.advice import Advice, advise
 from helpers.predict.advice.fit import USABLE_SHARE as USABLE
 from helpers.predict.failures import daly_interval, job_mtbf, lost_share, young_interval
@@ -42,7 +41,6 @@ from helpers.predict.memory import model_states
 from helpers.predict.memory.capacity import gpus_needed
 from helpers.predict.memory.fine_tuning import kv_cache_bytes, lora, qlora, rl_states, weight_sync_seconds
 from helpers.predict.time.collectives import tokens_that_hide
-from helpers.predict.traffic.context_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.ranks import Ranks
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
 
@@ -144,56 +142,7 @@ def refuted_line(refutations: Sequence[Refutation]) -> str:
     return f"This wrong claim and {len(refutations) - 1} others were run on four ranks; each run contradicts its claim"
 
 
-# -- long sequences and experts --------------------------------------------------------------------------------------
-def pass_on(block: Tensor) -> Tensor:
-    """Send a block to the next rank of the ring, and return the block of the previous rank, which has its shape."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    received = torch.empty_like(block)
-    send = dist.P2POp(dist.isend, block, (rank + 1) % size)
-    receive = dist.P2POp(dist.irecv, received, (rank - 1) % size)
-    for work in dist.batch_isend_irecv([send, receive]):
-        work.wait()
-    return received
-
-
-def merge_heads(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of two blocks of keys as one, for all heads, and its lse. out: (heads, queries, d).
-
-    lse: the log of the sum of exp of the scores, (heads, queries, 1).
-    """
-    lse = torch.logaddexp(lse_a, lse_b)
-    return out_a * (lse_a - lse).exp() + out_b * (lse_b - lse).exp(), lse
-
-
-def attention_in_both_ways(
-    ranks: Ranks, qkv: Tensor, ring: Callable[[Tensor], Tensor], ulysses: Callable[[Tensor], Tensor]
-) -> tuple[dict[str, int], str]:
-    """Count the bytes that a rank sends in each way, and write lines that say so.
-
-    Guess `interview.context`: `reveal` gets the name of the way with more bytes. qkv: query, key and value of all
-    tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output for this rank's tokens, (heads,
-    own tokens, head_dim). AssertionError where an output differs from one process, or bytes from the prediction.
-    """
-    expected = nn.functional.scaled_dot_product_attention(*qkv)
-    _, heads, tokens, head_dim = qkv.shape
-    spec = ModelSpec(num_layers=1, hidden=heads * head_dim, num_heads=heads, vocab=8, seq=tokens)
-    counted, lines = {}, []
-    ways = {"ring attention": (ring, ring_attention_bytes), "Ulysses": (ulysses, ulysses_bytes)}
-    for name, (attention, formula) in ways.items():
-        outs, sent = zip(*ranks.run(_recorded, attention, qkv), strict=True)
-        torch.testing.assert_close(torch.cat(outs, 1), expected, rtol=1e-10, atol=1e-12)
-        assert set(sent) == {formula(spec, cp=len(outs), dtype_bytes=8)}
-        counted[name] = sent[0]
-        lines.append(f"{name:<14} equals one process; a rank sends {sent[0]:,.0f} B, as predicted")
-    return counted, "\n".join(lines)
-
-
-def _recorded(attention: Callable[[Tensor], Tensor], qkv: Tensor) -> tuple[Tensor, int]:
-    with record_comms() as recorder:
-        out = attention(qkv)
-    return out, sum(event.sent_bytes() for event in recorder.log.events)
-
-
+# -- experts ---------------------------------------------------------------------------------------------------------
 def routed_tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens, chosen experts, their weights, and experts, for four ranks with eight tokens and one expert each.
 

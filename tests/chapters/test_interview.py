@@ -53,33 +53,6 @@ def test_a_claim_whose_run_finds_something_else_is_not_called_refuted(ranks):
         interview.refuted_line([wrong])
 
 
-def gathers_everything(qkv):
-    """Attention that is right and sends neither what the ring nor what Ulysses sends."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    own = qkv.chunk(n, 2)[rank].contiguous()
-    parts = [torch.empty_like(own) for _ in range(n)]
-    dist.all_gather(parts, own)
-    query, (_, key, value) = own[0], torch.cat(parts, 2)
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value)
-
-
-def sees_only_its_own_block(qkv):
-    own = qkv.chunk(dist.get_world_size(), 2)[dist.get_rank()]
-    return torch.nn.functional.scaled_dot_product_attention(*own)
-
-
-@pytest.mark.parametrize(("wrong", "message"), [(gathers_everything, None), (sees_only_its_own_block, "not close")])
-def test_wrong_attention_and_wrong_bytes_are_found(ranks, wrong, message):
-    torch.manual_seed(0)
-    qkv = torch.randn(3, 4, 16, 8, dtype=torch.float64)
-    with pytest.raises(AssertionError, match=message):
-        interview.attention_in_both_ways(ranks, qkv, wrong, wrong)
-
-
-def test_pass_on_brings_the_block_of_the_previous_rank(ranks):
-    assert ranks.run(lambda: interview.pass_on(torch.tensor([dist.get_rank()])).item()) == [3, 0, 1, 2]
-
-
 def test_experts_that_do_not_weight_their_results_are_found(ranks):
     with pytest.raises(AssertionError, match="not close"):
         interview.tokens_per_expert(ranks, lambda tokens, chosen, weights, experts: (torch.zeros_like(tokens), 16))
@@ -129,15 +102,6 @@ def test_rank_77_of_256_has_its_tensor_parallel_group_on_one_node():
     assert lines[0] == "256 GPUs; rank 77 is number 5 on tp, number 1 on dp"
     assert lines[1].endswith("ranks 72, 73, 74, 75, 76, 77, 78, 79 on 1 node")
     assert lines[2].endswith("ranks 69, 77, 85, 93, 101, 109, 117, 125 on 8 nodes")
-
-
-def test_the_bytes_of_llama_70b_in_a_ring_and_with_ulysses_are_those_of_the_text():
-    model = PRESETS["llama3-70b"]
-    found = {
-        size: (interview.ring_attention_bytes(model, cp=size), interview.ulysses_bytes(model, cp=size))
-        for size in (8, 16)
-    }
-    assert [[round(each / 1e6) for each in both] for both in found.values()] == [[29, 33], [31, 20]]
 
 
 def test_a_simulation_in_which_rare_checkpoints_lose_nothing_is_found():
