@@ -265,8 +265,7 @@ class StepModel:
         bars = self._compute(plan, pipeline.loads.index(busiest))
         if plan.pp > 1:
             inside, network = self._send(plan)
-            # An activation and a gradient per micro-batch.
-            sends = 2 * microbatches * plan.num_chunks * (inside + network)
+            sends = 2 * microbatches * plan.num_chunks * (inside + network)  # an activation and a gradient each
             bars.append(Bar("sends between stages", sends, "network" if network else "NVLink"))
             bars.append(Bar("bubble", pipeline.seconds - microbatches * busiest, "waiting"))
         # Pipeline rank 0, which has the embedding and therefore many parameters, stands for all ranks.
@@ -288,8 +287,7 @@ class StepModel:
 
     def layer_seconds(self, plan: Plan) -> float:
         """Seconds of one layer's forward and backward for one micro-batch, without recomputation."""
-        layer = self._layer(plan)
-        return layer.forward[1] + layer.backward[1]
+        return self._layer(plan).forward[1] + self._layer(plan).backward[1]
 
     def pipeline(self, plan: Plan) -> _Pipeline:
         """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
@@ -381,8 +379,8 @@ class StepModel:
             return 0.0, 0.0
         key = plan.tp, plan.cp, plan.pp, plan.dp, plan.micro_batch
         if key not in self._sends:
-            # Bytes, in 16 bits.
-            size = 2 * plan.micro_batch * (self.model.seq // plan.cp) * self.model.hidden / plan.tp
+            tokens = plan.micro_batch * (self.model.seq // plan.cp)
+            size = 2 * tokens * self.model.hidden / plan.tp  # bytes, in 16 bits
             block = plan.tp * plan.cp * plan.dp
             inside, network = send_seconds(size, self.cluster, block=block, stages=plan.pp)
             self._sends[key] = inside / self.constants.inside, network / self.constants.network
