@@ -12,6 +12,7 @@ DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, p
 DialogueView          a worked interview, turn by turn, in which the learner answers before the candidate does
 DrillView             a function to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
 FaultExplorer         a week of a job that fails: nodes, rate, save, repair, interval; how often it should save
+LongContextExplorer   context parallelism by a ring, an all-gather and Ulysses: seconds, bytes sent and held, imbalance
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
 MeshExplorer          a plan on nodes of GPUs: the groups of any rank, bytes and link of each, memory of all
 MockView              a mock interview: five cards, one drill, then a sheet; helpers.grading.mock_view() has the checks
@@ -51,6 +52,7 @@ __getattr__ = import_on_demand(
         "guess_results": ("my_calibration", "my_guesses", "votes"),
         "guess_view": ("guess",),
         "interview_views": ("DialogueView", "DrillView", "MockView", "QuizView", "RoundView"),
+        "long_context_explorer": ("LongContextExplorer",),
         "memory_explorer": ("MemoryExplorer",),
         "mesh_explorer": ("MeshExplorer",),
         "pipeline_explorer": ("PipelineExplorer",),
@@ -68,7 +70,7 @@ __getattr__ = import_on_demand(
 
 __all__ = [
     "Clock", "CollectiveExplorer", "CourseMap", "DataParallelExplorer", "DialogueView", "DrillView",
-    "FaultExplorer", "MemoryExplorer",
+    "FaultExplorer", "LongContextExplorer", "MemoryExplorer",
     "MeshExplorer", "MockView", "OverlapExplorer", "PipelineExplorer", "PrecisionExplorer", "ProgressView", "QuizView",
     "RoundView", "ScalingExplorer", "StrategyExplorer", "TensorSplitExplorer", "TimelineExplorer", "TraceExplorer",
     "ZeroExplorer", "course_map", "guess", "my_calibration", "my_guesses", "reveal", "votes",

@@ -28,7 +28,7 @@ from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS, Link
 from helpers.specs.mesh import Mesh
-from helpers.widgets import MeshExplorer, ScalingExplorer, TraceExplorer
+from helpers.widgets import LongContextExplorer, MeshExplorer, ScalingExplorer, TraceExplorer
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -182,6 +182,9 @@ SCENES = {
     "token weights": draw.token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
     "one rank": draw.timeline_scene(ddp_step(num_ranks=1)),
     "a trace": TraceExplorer().scene,
+    "context parallelism": LongContextExplorer().scene,
+    "more ranks than heads": LongContextExplorer("llama3-405b", seq=2**20, ranks=64, link="NVLink 4, H800").scene,
+    "no heads for Ulysses": LongContextExplorer(ranks=64).scene,
     "a plan's scaling": ScalingExplorer().scene,
     "a plan at its end": ScalingExplorer(gpus=16_384).scene,
     "no scaling": ScalingExplorer("gpt2", "V100", gpus=1, batch=1, tp=1, pp=1, zero=0).scene,

@@ -137,16 +137,18 @@ def exposed_seconds(
     return total - min(hidden * overlapped, hiding)
 
 
-class SplitAttention(NamedTuple):
+class AttentionCost(NamedTuple):
     """A layer's attention on the busiest rank, forward and backward together.
 
-    sent: bytes. imbalance: its attention over the mean of the ranks. held: bytes of queries, keys, values and output in
-    forward, with those of other ranks. compute, exposed: seconds of attention, and of messages that it does not hide.
+    sent: bytes. imbalance: its attention over the mean of the ranks. held: bytes in forward of its queries, keys,
+    values and output, and of `buffers`, which the exchange needs. compute, exposed: seconds of attention, and of
+    messages that it does not hide.
     """
 
     sent: float
     imbalance: float
     held: int
+    buffers: int
     compute: float
     exposed: float
 
@@ -155,20 +157,23 @@ class SplitAttention(NamedTuple):
         return self.compute + self.exposed
 
 
-def split_attention(
-    model: ModelSpec, *, cp: int, method: str, gpu: GPU, link: Link, zigzag: bool = True, hidden: float = 1.0
-) -> SplitAttention:
+def attention_cost(
+    model: ModelSpec, *, cp: int, method: str, gpu: GPU, link: Link, zigzag: bool = True, hidden: float = 1.0,
+    block_speed: float = 1.0,
+) -> AttentionCost:  # fmt: skip
     """One layer's causal attention over `model.seq` tokens on `cp` ranks, each with `link` to the next, in 16 bits.
 
     zigzag: as in `attention_imbalance`; Ulysses is balanced without one, because each rank has all tokens of its heads.
-    hidden: as in `exposed_seconds`. An all-gather takes N - 1 hops like a ring, and each all-to-all one latency.
+    hidden: as in `exposed_seconds`. block_speed: speed of attention in a ring's blocks over its speed in one call, as
+    `Stack.context_flash`. An all-gather takes N - 1 hops like a ring, and each all-to-all one latency.
     Raises ValueError for an unknown method, or ranks that cannot share the tokens or, with Ulysses, the heads.
     """
     plan = Plan(cp=cp, cp_method=method)
     plan.check(model)
     sent = [_BYTES[method](model, cp=cp, backward=backward) for backward in (False, True)]
     imbalance = 1.0 if method == "all_to_all" else attention_imbalance(cp, zigzag=zigzag)
-    passes = [imbalance * each for each in flash_seconds(model.seq // cp, model.seq, model.hidden, gpu)]
+    slower = imbalance / (block_speed if method == "ring" and cp > 1 else 1.0)
+    passes = [slower * each for each in flash_seconds(model.seq // cp, model.seq, model.hidden, gpu)]
     latencies = 0 if cp == 1 else 4 if method == "all_to_all" else cp - 1
     messages = latencies * link.latency + sent[0] / link.bandwidth
     exposed = sum(
@@ -176,7 +181,8 @@ def split_attention(
         for backward, each in enumerate(passes)
     )
     own = 4 * (model.hidden + model.kv_heads * model.head_dim) * (model.seq // cp)  # four tensors of 2 bytes
-    return SplitAttention(sum(sent), imbalance, own + context_buffers(model, plan), sum(passes), exposed)
+    buffers = context_buffers(model, plan)
+    return AttentionCost(sum(sent), imbalance, own + buffers, buffers, sum(passes), exposed)
 
 
 _BYTES: dict[str, Callable[..., float]] = {

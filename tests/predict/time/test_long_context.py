@@ -9,6 +9,7 @@ from helpers.predict.memory import activations
 from helpers.predict.memory.fine_tuning import kv_cache_bytes
 from helpers.predict.time.flops import attention_imbalance
 from helpers.predict.time.long_context import (
+    attention_cost,
     attention_efficiency,
     attention_matrix_bytes,
     blockwise_activation_bytes,
@@ -20,7 +21,6 @@ from helpers.predict.time.long_context import (
     prefill_flops,
     ring_attention_block,
     ring_attention_sequence,
-    split_attention,
     ulysses_break_even,
     ulysses_refusal,
 )
@@ -182,7 +182,7 @@ def test_the_scores_of_one_head_of_128k_tokens_and_the_first_table_of_ring_atten
 
 def test_six_blocks_of_two_bytes_an_element_are_twice_what_the_table_prints():
     """Queries, output, two blocks each of keys and of values. Own keys and values, kept for backward, are not in."""
-    held = split_attention(WIDE, cp=8, method="ring", gpu=H100, link=LINKS["NVLink 4"]).held
+    held = attention_cost(WIDE, cp=8, method="ring", gpu=H100, link=LINKS["NVLink 4"]).held
     sizes = {"seq": WIDE.seq, "hidden": WIDE.hidden, "num_heads": 32, "block": WIDE.seq // 8}
     block = 2 * sizes["block"] * WIDE.hidden
     assert held - 2 * block == 6 * block == 2 * max(blockwise_activation_bytes("ring", **sizes))
@@ -253,7 +253,7 @@ def test_without_overlap_a_ring_exposes_what_it_sends_and_backward_twice_as_much
 
 
 def layer(method, link=FAST, cp=8, **settings):
-    return split_attention(LONG, cp=cp, method=method, gpu=H100, link=link, **settings)
+    return attention_cost(LONG, cp=cp, method=method, gpu=H100, link=link, **settings)
 
 
 def test_contiguous_chunks_take_longer_but_not_with_ulysses():
@@ -280,5 +280,5 @@ def test_one_rank_sends_nothing_and_what_cannot_be_split_is_refused():
         layer("all_to_all", cp=128)
     with pytest.raises(ValueError, match="bandwidth is 0"):
         ring_attention_block(flops=1e15, bandwidth=0)
-    slow = split_attention(LONG, cp=8, method="ring", gpu=H100, link=Link(latency=1.0, bandwidth=1e15))
+    slow = attention_cost(LONG, cp=8, method="ring", gpu=H100, link=Link(latency=1.0, bandwidth=1e15))
     assert slow.exposed == pytest.approx(21 - 7 / 8 * slow.compute)  # 7 hops, and twice 7 in backward
