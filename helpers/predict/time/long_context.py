@@ -101,19 +101,23 @@ def pass_q_tokens(*, ranks: int, flops: float, bandwidth: float, dtype_bytes: fl
 
 def faster_pass(
     model: ModelSpec, *, new_tokens: int, cached_tokens: int, ranks: int, flops: float, bandwidth: float,
-    dtype_bytes: float = 2,
+    dtype_bytes: float = 2, with_all_to_all: bool = False,
 ) -> str:  # fmt: skip
     """What a ring should pass on when new tokens meet a cache: "pass-KV" or "pass-Q" (Yang et al. 2024, algorithm 1).
 
     pass-KV where its messages hide (`pass_kv_tokens`), or where the share of new tokens is at least `pass_q_miss_rate`.
+    with_all_to_all: pass-Q also sends the outputs back, which nothing hides, so that share falls by 4 T B / (N F e)
+    (appendix C, equation 5, algorithm 5).
     Trap: text copies of algorithm 1 read "T + P >= 2 kv / q", which is true for every prompt, so it would always say
     pass-KV. They have lost the numerator of T / (T + P), which equation 1 has. The paper tunes the threshold: with peak
     rates it is 4,000 tokens, but in table 4 pass-Q is ahead up to 6,400 of 128,000 tokens, there by 0.3 %.
     """
     check_counts("faster_pass", new_tokens=new_tokens, ranks=ranks)
     hides = new_tokens >= pass_kv_tokens(model, ranks=ranks, flops=flops, bandwidth=bandwidth, dtype_bytes=dtype_bytes)
-    is_large = new_tokens / (new_tokens + cached_tokens) >= pass_q_miss_rate(model)
-    return "pass-KV" if hides or is_large else "pass-Q"
+    miss_rate = pass_q_miss_rate(model)
+    if with_all_to_all:
+        miss_rate -= 4 * new_tokens * bandwidth / (ranks * flops * dtype_bytes)
+    return "pass-KV" if hides or new_tokens / (new_tokens + cached_tokens) >= miss_rate else "pass-Q"
 
 
 def exposed_seconds(

@@ -25,6 +25,7 @@ from helpers.predict.time.long_context import (
     ulysses_refusal,
 )
 from helpers.predict.traffic.context_parallel import ring_attention_bytes, tokens_to_hide, ulysses_bytes
+from helpers.predict.traffic.tensor_parallel import layer_sent_bytes
 from helpers.specs import GPUS, LINKS, PRESETS, Link, ModelSpec, Plan
 
 LLAMA_8B, LLAMA_70B, LLAMA_405B = (PRESETS[f"llama3-{size}"] for size in ("8b", "70b", "405b"))
@@ -47,6 +48,8 @@ def test_ulysses_sends_4_n_h_over_p_where_megatron_s_sequence_parallelism_sends_
     """Jacobs et al. 2023, section 3.2: in elements, of N tokens, without the own part of each message."""
     sent = ulysses_bytes(WIDE, cp=32) / 2
     assert sent == 4 * WIDE.seq * WIDE.hidden / 32 * 31 / 32
+    both_passes = layer_sent_bytes(batch=1, seq=WIDE.seq, hidden=WIDE.hidden, tp=32, dtype_bytes=1)
+    assert both_passes / 2 == 4 * WIDE.seq * WIDE.hidden * 31 / 32 == 32 * sent
 
 
 def test_ulysses_stops_at_the_heads():
@@ -130,7 +133,7 @@ TABLE_4 = [
 def chosen(**rates):
     """What the heuristic says for each row."""
     tokens = [(new, 128_000 - new) for new, *_ in TABLE_4]
-    return [faster_pass(LLAMA_405B, new_tokens=new, cached_tokens=old, **{**RATES, **rates}) for new, old in tokens]
+    return [faster_pass(LLAMA_405B, new_tokens=new, cached_tokens=old, **(RATES | rates)) for new, old in tokens]
 
 
 def test_peak_rates_choose_as_measured_but_for_two_rows_and_a_tuned_bandwidth_chooses_all():
@@ -145,6 +148,12 @@ def test_both_readings_of_the_second_condition():
     """As T + P >= 2 kv / q it holds for all prompts, so pass-Q would never be chosen. T / (T + P) is what is meant."""
     assert all(new + (128_000 - new) >= pass_q_miss_rate(LLAMA_405B) for new, *_ in TABLE_4)
     assert chosen(flops=inf) == 5 * ["pass-Q"] + 9 * ["pass-KV"]  # 12,800 of 128,000 are 10 %, 25,600 are 20 %
+
+
+def test_pass_q_wins_less_often_where_its_all_to_all_counts():
+    """Equation 5: at 3,200 tokens with peak rates both sides are 2.5 %. The tuned bandwidth then misses only 6,400."""
+    assert chosen(with_all_to_all=True) == 1 * ["pass-Q"] + 13 * ["pass-KV"]
+    assert chosen(with_all_to_all=True, bandwidth=31e9) == 3 * ["pass-Q"] + 11 * ["pass-KV"]
 
 
 @pytest.mark.parametrize(("sent", "attention", "exposed", "others"), [(627, 414, 639, 424), (631, 1608, 0, 1023)])
