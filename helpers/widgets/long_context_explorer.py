@@ -53,7 +53,7 @@ class LongContextExplorer(Explorer):
         self.model = choice(MODELS, model, words("model"), label=_name_with_heads, tooltip=words("heads"))
         self.seq = dial(LENGTHS, seq, words("seq"), label="{:,}".format, tooltip=words("length"))
         self.ranks = dial(RANKS, ranks, words("ranks"), tooltip=words("share"))
-        self.gpu = choice(CHIPS, "H100", words("gpu"), tooltip=words("computes", speed=BLOCK_SPEED))
+        self.gpu = choice(CHIPS, "H100", words("gpu"), tooltip=words("computes"))
         self.link = dial(tuple(LINKS), link, words("link"), tooltip=words("next"))
         self._turned = 2  # the place among the dials of the one that moved last, of which the sentence speaks
         super().__init__((self.model, self.seq, self.ranks, self.gpu, self.link))
@@ -90,7 +90,7 @@ class LongContextExplorer(Explorer):
             if way:
                 parts, end = [_part(kind, size) for kind, size in sizes[name].items()], text_of(way)
             rows.append(BarRow(name=words(name), parts=parts, end=end, is_chosen=name == _fastest(self.ways)))
-        legend = [(words(f"part.{kind}"), kind_style(kind)) for kind in sizes["zigzag"]]
+        legend = [(_part_text(kind), kind_style(kind)) for kind in sizes["zigzag"]]
         summary = " ".join(f"{row.name}: {row.end}." for row in rows)
         return rows_scene(rows, STYLE, title=title, legend=legend if len(legend) > 1 else (), summary=summary)
 
@@ -156,7 +156,11 @@ def _fastest(ways: dict[str, AttentionCost | None]) -> str:
 
 
 def _part(kind: str, size: float) -> Part:
-    return Part(text="", kind=kind, size=size, tooltip=words(f"part.{kind}"))
+    return Part(text="", kind=kind, size=size, tooltip=_part_text(kind))
+
+
+def _part_text(kind: str) -> str:
+    return words(f"part.{kind}", speed=BLOCK_SPEED)
 
 
 def _seconds_by_kind(way: AttentionCost) -> dict[str, float]:
