@@ -10,6 +10,7 @@ from helpers.draw.chapters.fault_tolerance import (
     loss_differences_scene,
     loss_over_time_scene,
 )
+from helpers.draw.chapters.long_context import causal_work_scene
 from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_scene
 from helpers.draw.chapters.strategies import strategies_scene
 from helpers.draw.chapters.tensor_parallel import tensor_split_scene
@@ -183,6 +184,7 @@ SCENES = {
     "one rank": draw.timeline_scene(ddp_step(num_ranks=1)),
     "a trace": TraceExplorer().scene,
     "context parallelism": LongContextExplorer().scene,
+    "causal work": causal_work_scene([[0, 1, 2], [3, 4, 5]], (6, 15), title="Six tokens on two ranks"),
     "more ranks than heads": LongContextExplorer("llama3-405b", seq=2**20, ranks=64, link="NVLink 4, H800").scene,
     "no heads for Ulysses": LongContextExplorer(ranks=64).scene,
     "a plan's scaling": ScalingExplorer().scene,
