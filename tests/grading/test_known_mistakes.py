@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.grading import grade, task_of
-from helpers.grading.collectives.send_receive import recognise_messages as messages
+from helpers.grading.kit.messages import recognise_messages as messages
 from helpers.grading.pipeline import stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import shards

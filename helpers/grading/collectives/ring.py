@@ -32,9 +32,14 @@ import torch
 from torch import Tensor
 
 from helpers.grading.collectives import LAB
-from helpers.grading.collectives.send_receive import recognise_messages
 from helpers.grading.kit.comparisons import expect
-from helpers.grading.kit.messages import expect_messages, run_each_call, sends_of, worlds_of_calls
+from helpers.grading.kit.messages import (
+    expect_messages,
+    recognise_messages,
+    run_each_call,
+    sends_of,
+    worlds_of_calls,
+)
 from helpers.grading.kit.tensor_comparisons import expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
 from helpers.grading.tensor_cases import CaseGenerator

@@ -21,7 +21,6 @@ sentence calls a value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +33,7 @@ from helpers.grading.kit.messages import (
     RETURNED,
     expect_messages,
     is_to_itself,
+    recognise_messages,
     run_each_call,
     sends_of,
     worlds_of_calls,
@@ -57,28 +57,6 @@ words = LAB.messages
 # mistakes that show as a hang or an error.
 LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
-
-
-def recognise_messages(failure: RunFailure) -> Sequence[str]:
-    """A `recognise_failure`: the keys of all hints that fit, by the text in which the engine describes a failure.
-
-    Of the keys, those count that the task has a hint for.
-    """
-    # The engine says "rank 0 sends float32 x 4, rank 1 expects float32 x 5" where two ranks disagree about a message.
-    dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
-    if failure.kind == "mismatch" and dtypes:
-        return ["dtypes_differ"] if len(dtypes) > 1 else ["sizes_differ", "buffer_size"]
-    if failure.type_name == "IndexError":
-        return ["index_beyond_chunks"]
-    if is_to_itself(failure):
-        return ["sends_to_itself"]
-    if failure.kind != "hang":
-        return []
-    is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
-    # Where some ranks wait in a send and others in a receive, neither came first.
-    if not failure.text.startswith("every rank waits") or is_in_send == is_in_recv:
-        return ["unmatched"]
-    return ["sends_first" if is_in_send else "receives_first"]
 
 
 def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:

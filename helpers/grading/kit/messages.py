@@ -1,9 +1,9 @@
 """What tasks about send and receive share: several calls of one function, and what each call sent and waited for.
 
-Used by labs 01 and 06. Such a task runs the learner's function several times in one world, which is a number of ranks
-that run together: its inputs are {"calls": [inputs of the first call, …]} on each rank. `run_each_call` runs them, and
-`worlds_of_calls` takes the world apart again, so that a judge sees one call at a time. A mark is an instant that a rank
-notes, on the clock of the communication log.
+Used by labs 01, 06 and 13. Such a task runs the learner's function several times in one world, which is a number of
+ranks that run together: its inputs are {"calls": [inputs of the first call, …]} on each rank. `run_each_call` runs
+them, and `worlds_of_calls` takes the world apart again, so that a judge sees one call at a time. A mark is an instant
+that a rank notes, on the clock of the communication log.
 
 A mistake is a wrong solution that learners often write, such as "not_waited"; its name is the key of the hint about it.
 """
@@ -11,7 +11,7 @@ A mistake is a wrong solution that learners often write, such as "not_waited"; i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.grading.kit.comparisons import expect, expect_only_ops
@@ -76,3 +76,25 @@ def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
 def is_to_itself(failure: RunFailure) -> bool:
     """Whether a rank named itself as its peer, which the ranks' engine refuses, as does torch in its blocking send."""
     return re.search(r"to or from itself|should not be the same as the rank", failure.text) is not None
+
+
+def recognise_messages(failure: RunFailure) -> Sequence[str]:
+    """A `recognise_failure`: the keys of all hints that fit, by the text in which the engine describes a failure.
+
+    Of the keys, those count that the task has a hint for.
+    """
+    # The engine says "rank 0 sends float32 x 4, rank 1 expects float32 x 5" where two ranks disagree about a message.
+    dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
+    if failure.kind == "mismatch" and dtypes:
+        return ["dtypes_differ"] if len(dtypes) > 1 else ["sizes_differ", "buffer_size"]
+    if failure.type_name == "IndexError":
+        return ["index_beyond_chunks"]
+    if is_to_itself(failure):
+        return ["sends_to_itself"]
+    if failure.kind != "hang":
+        return []
+    is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
+    # Where some ranks wait in a send and others in a receive, neither came first.
+    if not failure.text.startswith("every rank waits") or is_in_send == is_in_recv:
+        return ["unmatched"]
+    return ["sends_first" if is_in_send else "receives_first"]

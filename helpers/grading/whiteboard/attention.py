@@ -20,24 +20,15 @@ import torch
 from torch import Tensor
 
 from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.merging import LARGE, draw_blocks, merge_task, moderate
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.kit.tensor_comparisons import expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
-from helpers.grading.tensor_cases import SCALES, CaseGenerator
+from helpers.grading.tensor_cases import CaseGenerator
 from helpers.grading.whiteboard import LAB
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
-
-# The values of wb.merge that are judged: name -> how a sentence calls it.
-OUTPUT_AND_LSE = {"out": words["merged_output"], "lse": words["log_of_sum"]}
-LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
-
-
-def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
-    """Normally distributed numbers, also in a case of large values, where only the scores are to be large."""
-    values = rng.tensor(*shape)
-    return values / SCALES["large"] if rng.case.values == "large" else values  # rng.tensor has multiplied by that
 
 
 # -- wb.softmax ------------------------------------------------------------------------------------------------------
@@ -102,44 +93,11 @@ def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     From the second case on, row 0 attends to no key of block a, and row 1 to none of block b.
     """
-    rows, size, num_keys = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
-    inputs: dict[str, Any] = {}
-    for number, name in enumerate("ab"):
-        scores = moderate(rng, rows, num_keys) * (LARGE if rng.case.values == "large" else 1)
-        out, lse = scores.softmax(1) @ moderate(rng, num_keys, size), scores.logsumexp(1)
-        if rng.case.number:
-            out[number], lse[number] = 0.0, -torch.inf
-        inputs |= {f"out_{name}": out, f"lse_{name}": lse}
-    return [inputs]
+    return draw_blocks(rng, unseen={"a": [0], "b": [1]})
 
 
-def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """The learner's output and lse; None for what is no tensor."""
-    with one_thread():
-        result = submitted(*(inputs[name].clone() for name in ("out_a", "lse_a", "out_b", "lse_b")))
-    pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
-    out, lse = (one.clone() if isinstance(one, Tensor) else None for one in pair)
-    return {"out": out, "lse": lse}
-
-
-def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
-    """The merged output and lse are those of attention over both blocks."""
-    inputs = world.inputs[0]
-    (a, lse_a), (b, lse_b) = ((inputs[f"out_{name}"], inputs[f"lse_{name}"]) for name in "ab")
-    lse = torch.logaddexp(lse_a, lse_b)
-    weight_a, weight_b = (lse_a - lse).exp()[:, None], (lse_b - lse).exp()[:, None]
-    right = {"out": weight_a * a + weight_b * b, "lse": lse}
-    for name, what in OUTPUT_AND_LSE.items():
-        yield expect_tensor(what, right[name], world.outputs[0][name])
-
-
-MERGE = Task(
-    key="wb.merge",
-    signature="merge(out_a, lse_a, out_b, lse_b)",
+MERGE = merge_task(
+    "wb.merge",
     make_inputs=make_merge,
-    run_submission=run_merge,
-    judge=judge_merge,
-    runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),
-    must_not_change=("out_a", "lse_a", "out_b", "lse_b"),
 )

@@ -1,0 +1,90 @@
+"""Judges functions that merge the attention over two blocks of keys: the drill wb.merge, and 13.merge.
+
+`draw_blocks` draws what attention to each of two blocks, a and b, gives: the output of each query, and its "lse", the
+log of the sum of exp of its scores, which is minus infinity where the query sees no key of the block. `merge_task`
+builds the Task of a function `merge(out_a, lse_a, out_b, lse_b)` that returns both for the two blocks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.model_tools import one_thread
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.tensor_cases import SCALES, CaseGenerator
+from helpers.learner.words import book
+
+words = book("values")
+ARGUMENTS = ("out_a", "lse_a", "out_b", "lse_b")
+LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
+
+
+def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
+    """Normally distributed numbers, also in a case of large values, where only the scores are to be large."""
+    values = rng.tensor(*shape)
+    return values / SCALES["large"] if rng.case.values == "large" else values  # rng.tensor has multiplied by that
+
+
+def draw_blocks(rng: CaseGenerator, *heads: int, unseen: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+    """The output (heads, queries, size) and the lse (heads, queries) of each block. heads: their number, or nothing.
+
+    unseen: for block "a" and block "b" the queries that see none of its keys; in the plain case all see some.
+    """
+    rows, size, num_keys = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
+    inputs: dict[str, Any] = {}
+    for name, queries in unseen.items():
+        scores = moderate(rng, *heads, rows, num_keys) * (LARGE if rng.case.values == "large" else 1)
+        out, lse = scores.softmax(-1) @ moderate(rng, *heads, num_keys, size), scores.logsumexp(-1)
+        for query in queries if rng.case.number else ():
+            out[..., query, :], lse[..., query] = 0.0, -torch.inf
+        inputs |= {f"out_{name}": out, f"lse_{name}": lse}
+    return [inputs]
+
+
+def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The learner's output and lse; None for what is no tensor."""
+    with one_thread():
+        result = submitted(*(inputs[name].clone() for name in ARGUMENTS))
+    pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
+    out, lse = (one.clone() if isinstance(one, Tensor) else None for one in pair)
+    return {"out": out, "lse": lse}
+
+
+def merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """The right output and lse."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    shift = lse.masked_fill(lse == -torch.inf, 0.0)  # exp(-inf - 0) is 0, and exp(-inf - -inf) would be NaN
+    weight_a, weight_b = ((each - shift).exp()[..., None] for each in (lse_a, lse_b))
+    return weight_a * out_a + weight_b * out_b, lse
+
+
+def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
+    """The merged output and lse are those of attention over both blocks."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    out, lse = merged(*(inputs[name] for name in ARGUMENTS))
+    yield expect_tensor(words["merged_output"], out, got["out"])
+    unseen, given = lse == -torch.inf, got["lse"]
+    if isinstance(given, Tensor) and given.shape == lse.shape and unseen.any():
+        wrong = given[unseen & (given != -torch.inf)].tolist()
+        yield expect(not wrong, words["lse_of_unseen"].format(wrong[0] if wrong else ""))
+        lse, given = lse.masked_fill(unseen, 0.0), given.masked_fill(unseen, 0.0)  # the others are compared here
+    yield expect_tensor(words["log_of_sum"], lse, given)
+
+
+def merge_task(key: str, **more: Any) -> Task:
+    """The Task of a function that merges two blocks. more: make_inputs, and whatever else a Task has."""
+    return Task(
+        key=key,
+        signature=f"merge({', '.join(ARGUMENTS)})",
+        run_submission=run_merge,
+        judge=judge_merge,
+        runs_on="process",
+        must_not_change=ARGUMENTS,
+        **more,
+    )
