@@ -8,7 +8,7 @@ the indices of each rank's tokens (`token_indices`). Names that end in `_scene` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from unittest import mock
 
@@ -39,6 +39,7 @@ from helpers.predict.memory import activations, logits, memory
 from helpers.predict.memory.fine_tuning import kv_cache_bytes
 from helpers.predict.time.calibrate import published_steps
 from helpers.predict.time.flops import attention_imbalance, forward_parts, step_flops
+from helpers.predict.time.long_context import attention_matrix_bytes
 from helpers.predict.traffic.context_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.quantities.units import format_bytes
 from helpers.ranks import Ranks
@@ -91,7 +92,7 @@ def breaking_table() -> str:
     rows = {
         "layer inputs, all layers recomputed": lambda model: activations(model, plan),
         "logits in fp32": lambda model: logits(model, plan),
-        "attention matrix of one head": lambda model: 2 * model.seq**2,
+        "attention matrix of one head": lambda model: attention_matrix_bytes(model.seq),
         "KV cache, in generation only": lambda model: kv_cache_bytes(model, tokens=model.seq),
     }
     lines = ["".join([" " * 37, *(f"{name.removesuffix(' tokens'):>14}" for name in models)])]
@@ -105,26 +106,15 @@ def breaking_table() -> str:
 # ---- attention over a split sequence, compared with one process ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitCase:
-    """One causal attention whose tokens are split over ranks. The head counts are those of Llama-3 70B."""
+# One layer's attention that is split over ranks. The numbers of heads are those of Llama-3 70B.
+SPLIT = ModelSpec(num_layers=1, hidden=256, num_heads=64, num_kv_heads=8, vocab=8, seq=64)
 
-    num_tokens: int = 64
-    num_heads: int = 64
-    num_kv_heads: int = 8
-    head_dim: int = 4
 
-    @property
-    def spec(self) -> ModelSpec:
-        heads = dict(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads)
-        return ModelSpec(num_layers=1, hidden=self.num_heads * self.head_dim, vocab=8, seq=self.num_tokens, **heads)
-
-    def tensors(self) -> list[Tensor]:
-        """Query, key, value and the gradient of the output, (1, heads, tokens, head_dim) in float64, from one seed."""
-        generator = torch.Generator().manual_seed(0)
-        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads, self.num_heads)
-        options = dict(generator=generator, dtype=torch.float64)
-        return [torch.randn(1, each, self.num_tokens, self.head_dim, **options) for each in heads]
+def attention_tensors(model: ModelSpec) -> list[Tensor]:
+    """Query, key, value and the gradient of the output, (1, heads, tokens, head size) in float64, from one seed."""
+    options = dict(generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    heads = (model.num_heads, model.kv_heads, model.kv_heads, model.num_heads)
+    return [torch.randn(1, each, model.seq, model.head_dim, **options) for each in heads]
 
 
 def named(output: Tensor, inputs: Sequence[Tensor]) -> Tensors:
@@ -138,9 +128,9 @@ def on_a_rank(attention: Callable[..., Tensor]) -> tuple[Tensors, list[CommLog]]
 
     The messages are those of forward and those of backward.
     """
-    rank, size, case = dist.get_rank(), dist.get_world_size(), SplitCase()
-    indices = token_indices(case.num_tokens, size)
-    *inputs, gradient = (split_sequence(tensor, indices, rank, dim=2) for tensor in case.tensors())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    indices = token_indices(SPLIT.seq, size)
+    *inputs, gradient = (split_sequence(tensor, indices, rank, dim=2) for tensor in attention_tensors(SPLIT))
     inputs = [tensor.requires_grad_() for tensor in inputs]
     with record_comms() as forward:
         output = attention(*inputs, indices)
@@ -157,7 +147,7 @@ def compare_attention(ranks: Ranks, attention: Callable[..., Tensor]) -> tuple[l
 
     AssertionError where output or gradients differ from those of one process.
     """
-    *inputs, gradient = SplitCase().tensors()
+    *inputs, gradient = attention_tensors(SPLIT)
     inputs = [tensor.requires_grad_() for tensor in inputs]
     output = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
     output.backward(gradient)
@@ -182,9 +172,9 @@ def computed_pairs(num_tokens: int, zigzag: bool) -> int:
         pairs.append(int(mask.sum()))
         return attend(query, key, value, mask)
 
-    case = SplitCase(num_tokens=num_tokens, num_heads=1, num_kv_heads=1)
+    model = ModelSpec(num_layers=1, hidden=4, num_heads=1, vocab=8, seq=num_tokens)
     indices = token_indices(num_tokens, dist.get_world_size(), zigzag)
-    query, key, value, _ = (split_sequence(each, indices, dist.get_rank(), dim=2) for each in case.tensors())
+    query, key, value, _ = (split_sequence(each, indices, dist.get_rank(), dim=2) for each in attention_tensors(model))
     with mock.patch.object(ring, "attend", counted):
         ring_attention(query, key, value, indices)
     return sum(pairs)
@@ -227,14 +217,14 @@ def sent_bytes(log: CommLog) -> float:
 
 
 def bytes_scene(sent: Mapping[str, float], cp: int) -> Scene:
-    """Counted bytes of a SplitCase on `cp` ranks, above predicted bytes of Llama-3 70B for 2 to 64 ranks.
+    """Counted bytes of the attention SPLIT on `cp` ranks, above predicted bytes of Llama-3 70B for 2 to 64 ranks.
 
     sent: what a rank sends in forward, by "ring", "all-gather" and "Ulysses". RuntimeError where another number was
     predicted.
     """
     formulas = {"ring": ring_attention_bytes, "all-gather": ring_attention_bytes, "Ulysses": ulysses_bytes}
     for name, formula in formulas.items():
-        check_predicted(sent[name], formula(SplitCase().spec, cp=cp, dtype_bytes=8), f"{name} ")
+        check_predicted(sent[name], formula(SPLIT, cp=cp, dtype_bytes=8), f"{name} ")
     rows = {name: [Part(text="", kind="communication", size=size)] for name, size in sent.items()}
     ends = {name: f"{size:,.0f} B, as predicted" for name, size in sent.items()}
     counted = parts_scene(
