@@ -37,7 +37,7 @@ check("03.average", right)
 }
 STATUS = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
 IS_IDLE = f"() => {STATUS} === 'idle'"
-# A kernel that was busy when the notebook found it again has no status until it answers, so its status says nothing yet.
+# A kernel that is busy when the notebook finds it again has no status until it answers, so its status says nothing.
 IS_CONNECTED = f"() => {STATUS.removesuffix('status')}connectionStatus === 'connected'"
 SHUT = """async () => {
     const panel = window.jupyterapp.shell.currentWidget;
