@@ -27,7 +27,7 @@ from benchmarks.ranks import script
 from helpers.chapters.torch_trainer import TorchTrainer
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
-from helpers.compose.forward_backward import mean_over_replicas, schedule_of
+from helpers.compose.forward_backward import mean_over_ranks, schedule_of
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.parallel.zero import Zero1
@@ -90,7 +90,7 @@ def zero1_by_hand(plan: Plan, model: nn.Module, loss_of: Callable, axes: Axes, d
         loss.backward()
         optimizer.clip_grad_norm_(torch.inf)
         optimizer.step()
-        return mean_over_replicas(loss, dp, plan.dp)
+        return mean_over_ranks(loss, dp, plan.dp)
 
     return step
 
@@ -106,7 +106,7 @@ def pipeline_by_hand(plan: Plan, model: nn.Module, loss_of: Callable, axes: Axes
         loss = stage.step_on(own_x.chunk(m), own_y.chunk(m), total=y.numel() / plan.dp)
         stage.clip_grad_norm_(torch.inf)
         optimizer.step()
-        return mean_over_replicas(torch.zeros(()) if loss is None else loss, both, plan.dp)
+        return mean_over_ranks(torch.zeros(()) if loss is None else loss, both, plan.dp)
 
     return step
 

@@ -1,8 +1,8 @@
-"""Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp), and its random seed.
+"""Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp, cp), and its random seed.
 
-A mesh numbers the ranks along the axes of parallelism: data (dp), tensor (tp) and pipeline (pp); cp, for context, is
-always 1, because the Trainer refuses plans with more. The ranks that differ only in their index on one axis form a
-group. The Trainer asks for the group of every collective.
+A mesh numbers the ranks along the axes of parallelism: data (dp), tensor (tp), pipeline (pp) and context (cp). The
+ranks that differ only in their index on one axis form a group, and so do those that differ only on several axes, such
+as dp and cp. The Trainer asks for the group of every collective.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class Axes:
         return _group_of(self.rank, tuple(map(tuple, self.mesh.groups(*axes))), dist.group.WORLD)
 
     def seed(self, seed: int) -> None:
-        """Seed torch: all ranks of a tp group get one seed, and each replica and each stage gets another.
+        """Seed torch: all ranks of a tp or cp group get one seed, and each replica and each stage gets another.
 
         On tensors that a tp group replicates, dropout must drop the same elements on all its ranks; for shards, each
         rank asks tensor_parallel's `ShardRandom` for its own numbers. Replicas see other data and stages have other
-        layers: equal masks there would be noise that is not independent.
+        layers: equal masks there would be noise that is not independent. So would equal masks on the tokens of two cp
+        ranks, which is why cp with dropout is refused.
         """
         torch.manual_seed(seed + SEED_STRIDE * (self.coordinates["dp"] + self.mesh.dp * self.coordinates["pp"]))
 

@@ -4,10 +4,11 @@
     FullModel       all layers are on this rank: it runs one micro-batch after the other, and sends gradients once
     PipelineModel   this rank has some stages of a pipeline and runs its row of the schedule
 
-Rows are split over dp in order, and a replica's rows into micro-batches. The tp and pp ranks of a replica get the same
-rows. Every rank sees the global batch, so each counts the divisor itself, and no rank asks for the others' tokens.
-Both models have `run(inputs, targets, total)`, which adds to `.grad` and returns the loss that this rank has seen.
-Neither knows about tensor parallelism, whose layers communicate by themselves. The Trainer uses both.
+Rows are split over dp in order, and a replica's rows into micro-batches. The tp, pp and cp ranks of a replica get the
+same rows, of which a cp rank then takes its tokens (context.py). Every rank sees the global batch, so each counts the
+divisor itself, and no rank asks for the others' tokens. Both models have `run(inputs, targets, total)`, which adds to
+`.grad` and returns the loss that this rank has seen. Neither knows about tensor and context parallelism, whose layers
+communicate by themselves. The Trainer uses both.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from helpers.workloads import token_loss
 IGNORED = -100  # a target that does not count, as in torch's cross entropy
 
 
-class ReplicaBatch(NamedTuple):
-    """The micro-batches of one data-parallel replica.
+class RankBatch(NamedTuple):
+    """The micro-batches of one rank.
 
-    total: the replica divides its sum of losses by this number, so that the mean over replicas is the batch's loss.
+    total: a rank divides its sum of losses by this number, so that the mean over dp x cp ranks is the batch's loss.
     """
 
     inputs: Sequence[Tensor]
@@ -49,7 +50,7 @@ class SumLoss(NamedTuple):
     count: Callable[[Tensor], int]
 
 
-def split_batch(inputs: Tensor, targets: Tensor, plan: Plan, replica: int, loss: SumLoss) -> ReplicaBatch:
+def split_batch(inputs: Tensor, targets: Tensor, plan: Plan, replica: int, loss: SumLoss) -> RankBatch:
     """Return the rows of a global batch that replica number `replica` (its dp coordinate) computes.
 
     Raises ValueError where dp x micro-batches do not divide the rows, and where no target counts.
@@ -64,16 +65,17 @@ def split_batch(inputs: Tensor, targets: Tensor, plan: Plan, replica: int, loss:
     if not count:
         raise ValueError(f"step got {len(targets)} rows without one target that counts: skip this batch on all ranks")
     rows, row_targets = inputs.chunk(plan.dp)[replica], targets.chunk(plan.dp)[replica]
-    return ReplicaBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), count / plan.dp)
+    total = count / (plan.dp * plan.cp)
+    return RankBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), total)
 
 
-def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dist.ProcessGroup) -> SumLoss:
+def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, plan: Plan, tp: dist.ProcessGroup) -> SumLoss:
     """Turn a loss that returns a mean into a SumLoss, because means of unequal micro-batches do not average correctly.
 
     tp: the tensor-parallel group.
 
     `token_loss` counts tokens, and works on this rank's vocabulary shard where the vocabulary is sharded. Any other
-    loss counts rows. Raises ValueError for another loss than `token_loss` on sharded logits.
+    loss counts rows. Raises ValueError for another loss than `token_loss` on sharded logits or sharded sequences.
     """
     # a column-parallel head returns only this rank's vocabulary shard of the logits
     has_sharded_logits = isinstance(getattr(model, "head", None), ColumnParallelLinear)
@@ -85,6 +87,11 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
         raise ValueError(
             f"{getattr(loss, '__name__', loss)} would see only this rank's vocabulary shard: use token_loss, "
             "which adds up over the shards, or tp=1"
+        )
+    if plan.cp > 1:
+        raise ValueError(
+            f"{getattr(loss, '__name__', loss)} would average over the tokens of each cp rank alone, and cp={plan.cp} "
+            f"ranks need not have equally many that count: use token_loss, or cp=1 and dp={plan.dp * plan.cp}"
         )
     return SumLoss(lambda output, target: loss(output, target) * len(target), len)
 
@@ -150,11 +157,12 @@ def schedule_of(plan: Plan) -> Schedule:
     return order(stages, plan.num_microbatches, **chunks)
 
 
-def mean_over_replicas(loss: Tensor, dp_and_pp: dist.ProcessGroup, num_replicas: int) -> Tensor:
-    """Return the loss of the global batch in float64 on every rank. dp_and_pp: the ranks of all replicas and stages.
+def mean_over_ranks(loss: Tensor, dp_cp_and_pp: dist.ProcessGroup, num_losses: int) -> Tensor:
+    """Return the loss of the global batch in float64 on every rank.
 
-    The last stage of each replica has that replica's loss, and all other stages have 0, so one sum is enough.
+    dp_cp_and_pp: the ranks of all replicas, shards of sequences, and stages. num_losses: dp * cp. The last stages have
+    a loss each, and all other stages have 0, so one sum is enough.
     """
     loss = loss.detach().double()
-    dist.all_reduce(loss, group=dp_and_pp)
-    return loss / num_replicas
+    dist.all_reduce(loss, group=dp_cp_and_pp)
+    return loss / num_losses

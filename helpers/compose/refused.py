@@ -11,6 +11,7 @@ from torch import nn
 
 from helpers.specs import Plan
 from helpers.specs.trainable import check_trainable
+from helpers.workloads import GPT
 
 
 def check(model: nn.Module, plan: Plan) -> None:
@@ -20,4 +21,40 @@ def check(model: nn.Module, plan: Plan) -> None:
         raise ValueError(
             f"recompute={plan.recompute!r} recomputes the elements of `model.blocks`, and a {type(model).__name__} has "
             "none: use recompute='none', or name its layers blocks"
+        )
+    if plan.cp > 1:
+        _check_context(model, plan)
+        if plan.cp_method == "all_to_all":
+            _check_heads_of_ulysses(model.config.num_heads, model.config.kv_heads, plan)
+
+
+def _check_context(model: nn.Module, plan: Plan) -> None:
+    """Raise ValueError where cp ranks cannot share the sequences of this model."""
+    if not isinstance(model, GPT):
+        raise ValueError(
+            f"cp={plan.cp} splits the tokens of a GPT, whose attention then exchanges them, and a "
+            f"{type(model).__name__} has none: use cp=1, with dp={plan.dp * plan.cp} for as many ranks"
+        )
+    if model.config.dropout:
+        raise ValueError(
+            f"cp={plan.cp} with dropout={model.config.dropout} is not written, because random masks would have to be "
+            f"split over tokens: use dropout=0.0, or cp=1 and dp={plan.dp * plan.cp}"
+        )
+    if plan.cp > model.config.context:
+        raise ValueError(
+            f"cp={plan.cp} ranks need a token each, and this model's sequences have at most {model.config.context}: "
+            f"use cp={model.config.context}, or a longer context"
+        )
+
+
+def _check_heads_of_ulysses(heads: int, kv_heads: int, plan: Plan) -> None:
+    """Raise ValueError where cp ranks cannot share the heads that tp leaves to each of its ranks."""
+    if heads % plan.tp:
+        return  # shard_tensor_parallel says why this fails
+    heads, kv_heads = heads // plan.tp, max(1, kv_heads // plan.tp)
+    if heads % plan.cp or (kv_heads % plan.cp and plan.cp % kv_heads):
+        raise ValueError(
+            f"cp_method='all_to_all' gives each cp rank full heads, but tp={plan.tp} leaves {heads} query heads and "
+            f"{kv_heads} of keys and values, which cp={plan.cp} ranks cannot share equally: use cp_method='ring', "
+            "which has no such limit"
         )

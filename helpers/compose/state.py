@@ -96,7 +96,7 @@ class StoredPiece:
     start: int  # the first element of the range in the flattened tensor, or in this rank's flattened shard with a split
     split: Split | None  # how tensor parallelism splits the tensor, if it does
     optimizer_key: Tensor | None  # the tensor under which the optimizer stores its state; None if it does not update it
-    sharded: bool  # ZeRO shards the tensor over dp
+    sharded: bool  # ZeRO shards the tensor over dp x cp
 
 
 def stored_pieces(trainer) -> Iterator[StoredPiece]:
@@ -133,11 +133,11 @@ def torch_optimizer(trainer) -> torch.optim.Optimizer:
 def is_first_owner(trainer, piece: StoredPiece) -> bool:
     """Return whether no rank before this one stores the same values, so that this rank is the one that saves them.
 
-    Replicas over dp store the same values unless ZeRO shards the tensor, tp ranks do where the tensor is not split, and
+    Ranks of dp x cp store the same values unless ZeRO shards the tensor, tp ranks do where the tensor is not split, and
     stages do where they share a tied weight. trainer.tied: the stages that share a weight, by its name.
     """
     index = trainer.axes.coordinates  # of this rank on each axis
     on_earlier_stage = index["pp"] > min(trainer.tied.get(piece.name, [index["pp"]]))
-    on_earlier_replica = index["dp"] > 0 and not piece.sharded
+    on_earlier_replica = (index["dp"] > 0 or index["cp"] > 0) and not piece.sharded
     on_earlier_tp_rank = index["tp"] > 0 and piece.split is None
     return not (on_earlier_stage or on_earlier_replica or on_earlier_tp_rank)

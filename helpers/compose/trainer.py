@@ -1,17 +1,20 @@
 """Provides Trainer, which trains a plain model under any Plan by applying the strategies in the one order that works.
 
     tp          shards the matrices, while modules still have their names
+    cp          lets attention exchange keys and values of the heads that tp has left on this rank
     recompute   wraps the blocks with sharded matrices: the second forward sends the same messages again
     pp          makes stages of the blocks as they are now
-    dp, ZeRO    works on what is on this rank after tp and pp, which its replicas share
+    dp, ZeRO    works on what is on this rank after tp and pp, which its replicas and its cp ranks share
     optimizer   is built on the parameters that ZeRO left on this rank
-A step adds gradients up over micro-batches, over the stages that tie a weight (pp) and over replicas (dp). Only then
-are the gradients complete, and the scaler checks them, the norm over all axes is computed, and the optimizer runs.
+A step adds gradients up over micro-batches, over the stages that tie a weight (pp), and over dp x cp, because a cp rank
+has the gradients of its tokens, as a replica has those of its rows. Only then are the gradients complete, and the
+scaler checks them, the norm over all axes is computed, and the optimizer runs.
 Other orders fail or give wrong results. DDP before tp would average shards of different columns. An optimizer built
 before ZeRO would update weights that are no longer used. A norm taken before the mean over replicas would differ
 between them.
 The numbers 1 to 6 in the comments are the six steps whose order chapter 09 asks for: split the model (1), wrap it for
-its replicas (2), make the optimizer (3), backward with the mean over dp (4), norm (5), clip and step (6).
+its replicas (2), make the optimizer (3), backward with the mean over dp (4), norm (5), clip and step (6). In the names
+below, dp stands for dp x cp: the ranks that have the same weights.
 After Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 3.
 """
 
@@ -28,7 +31,8 @@ from torch import Tensor, nn
 
 from helpers.compose import checkpoint, forward_backward, refused
 from helpers.compose.axes import SEED_OF_SHARDS, Axes
-from helpers.compose.forward_backward import FullModel, PipelineModel, mean_over_replicas
+from helpers.compose.context import SplitContext
+from helpers.compose.forward_backward import FullModel, PipelineModel, mean_over_ranks
 from helpers.compose.state import TensorNames, full_state
 from helpers.parallel.amp import GradScaler, autocast
 from helpers.parallel.ddp import DistributedDataParallel
@@ -42,8 +46,8 @@ from helpers.specs import Plan
 class Trainer:
     """Trains a model under a plan: `Trainer(model, plan, loss=token_loss, optimizer=torch.optim.AdamW, lr=1e-3)`.
 
-    Make one on every rank, then call `step` on every rank. A Plan says how many ranks work on each axis (dp, tp, pp),
-    with which ZeRO stage, schedule and recomputation.
+    Make one on every rank, then call `step` on every rank. A Plan says how many ranks work on each axis (dp, tp, pp,
+    cp), with which ZeRO stage, schedule and recomputation.
 
     model: the same on every rank, built after the same seed. It is sharded in place, so use the trainer from then on.
     loss(output, target): returns a mean, over tokens (`token_loss`) or over rows.
@@ -72,17 +76,18 @@ class Trainer:
         self.steps, self.grad_norm, self.seed = 0, None, seed  # steps: how many were run; grad_norm: of the last one
         self.also: dict = {}  # the caller's own data, from the checkpoint that was loaded
         self.names = TensorNames(model)  # names and shapes of the plain model, for checkpoints
-        dp, tp, pp = (self.axes.group(axis) for axis in ("dp", "tp", "pp"))
+        dp, tp, pp, cp = (self.axes.group(*axes) for axes in (("dp", "cp"), ("tp",), ("pp",), ("cp",)))
         if plan.tp > 1:  # 1: cut the matrices
             shard_seed = None if seed is None else seed + SEED_OF_SHARDS
             shard_tensor_parallel(model, tp, sequence_parallel=plan.sequence_parallel, seed=shard_seed)
         self.names.record_splits(model)
+        self.context = SplitContext(model, plan, cp)
         if plan.recompute != "none":
             recompute_blocks(model, mode=plan.recompute)
         # the scaler asks all ranks, because they must all take the same step or skip it
-        self.scaler = GradScaler(enabled=dtype == torch.float16, group=self.axes.group("dp", "pp", "tp"))
+        self.scaler = GradScaler(enabled=dtype == torch.float16, group=self.axes.group("dp", "cp", "pp", "tp"))
         # two functions: the sum of a batch's losses, and their number
-        self.loss = forward_backward.sum_loss(loss, model, tp)
+        self.loss = forward_backward.sum_loss(loss, model, plan, tp)
         device_type = next(model.parameters()).device.type
         region = partial(autocast, dtype, device_type=device_type) if dtype else nullcontext
         self._compute(model, optimizer, options, region, dp, pp)
@@ -123,17 +128,22 @@ class Trainer:
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Run one step on the global batch, which is the same on every rank; return its mean loss on every rank.
 
+        inputs, targets: full rows, of which this rank takes its own; with cp, it takes its tokens of the rows of its
+        replica. Targets of tokens are therefore shifted already (`shifted_labels` in parallel/context_parallel).
         Afterwards `grad_norm` is the norm before clipping, NaN or inf where the scaler skipped the step.
-        Raises ValueError where dp x micro-batches do not divide the rows, and where no target counts.
+        Raises ValueError where dp x micro-batches do not divide the rows, where no target counts, and where the cp
+        ranks cannot share the tokens of a row.
         """
-        share = forward_backward.split_batch(inputs, targets, self.plan, self.axes.coordinates["dp"], self.loss)
+        replica = self.axes.coordinates["dp"]
+        share = self.context.split(forward_backward.split_batch(inputs, targets, self.plan, replica, self.loss))
         self.optimizer.zero_grad()
         loss = self.runner.run(share.inputs, share.targets, share.total)  # 4: backward, and the mean over dp
         self.scaler.unscale_(self.optimizer)
         self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)  # 5: one norm; 6: clip
         self.scaler.step(self.optimizer)  # 6: the step
         # a report: the mean loss of the global batch, without the loss scale
-        loss = mean_over_replicas(loss, self.axes.group("dp", "pp"), self.plan.dp) / self.scaler.get_scale()
+        ranks, num_losses = self.axes.group("dp", "cp", "pp"), self.plan.dp * self.plan.cp
+        loss = mean_over_ranks(loss, ranks, num_losses) / self.scaler.get_scale()
         self.scaler.update()
         self.steps += 1
         return loss

@@ -124,9 +124,9 @@ class ModelSpec:
 class Plan:
     """How a model is spread over dp * tp * pp * cp ranks, and what else decides memory and traffic.
 
-    dp, tp, pp, cp: the sizes of data, tensor, pipeline and context parallelism. zero: the ZeRO stage over dp, 0 for
-    none. num_chunks: virtual stages per rank. micro_batch: sequences of a micro-batch. num_microbatches: of a step, on
-    each rank. recompute: what backward computes again. attention: whether attention maps exist ("materialized").
+    dp, tp, pp, cp: the sizes of data, tensor, pipeline and context parallelism. zero: the ZeRO stage over dp * cp, 0
+    for none. num_chunks: virtual stages per rank. micro_batch: sequences of a micro-batch. num_microbatches: of a step,
+    on each rank. recompute: what backward computes again. attention: whether attention maps exist ("materialized").
     precision: the bytes of weights + gradients per parameter. fp32: 4 + 4. mixed: 2 + 2, and the optimizer has an fp32
     master copy, as in the next two. mixed_fp32_grads: 2 + 4 (Megatron). mixed_both_grads: 2 + 2 + 4, 16-bit gradients
     and fp32 sums of them.

@@ -12,39 +12,41 @@ from helpers.quantities.units import format_bytes
 from helpers.specs.checks import refuse_unmodelled_fields
 from helpers.specs.models import Plan
 
+ONLY_PREDICTED = tuple(name for name in Plan.RARE if name != "cp_method")  # fields that the Trainer does not run
+
 
 def check_trainable(plan: Plan, weight_bytes: int) -> None:
     """Raise ValueError for a plan that this course cannot compose. weight_bytes: of all weights of the model."""
-    refuse_unmodelled_fields("Trainer", plan)  # raises where the plan sets a field that this course only predicts
-    _refuse_context(plan)
+    # raises where the plan sets a field that this course only predicts
+    refuse_unmodelled_fields("Trainer", plan, names=ONLY_PREDICTED)
+    _refuse_method_without_cp(plan)
     _refuse_zero_with_pp(plan, weight_bytes)
     _refuse_sequence_without_tp(plan)
     _refuse_interleaved_xor_chunks(plan)
 
 
-def _refuse_context(plan: Plan) -> None:
-    if plan.cp > 1:
+def _refuse_method_without_cp(plan: Plan) -> None:
+    if plan.cp == 1 and plan.cp_method != Plan.cp_method:
         raise ValueError(
-            f"cp={plan.cp}: context parallelism is an axis of the mesh, but its attention is not written yet. The "
-            f"nearest plan that works is cp=1, tp={plan.cp * plan.tp}, sequence_parallel=True, which cuts the tokens "
-            "between the matrices"
+            f"cp_method={plan.cp_method!r} says how the cp ranks exchange keys and values, but with cp=1 each rank has "
+            "them all: leave it out, or set cp above 1"
         )
 
 
 def _refuse_zero_with_pp(plan: Plan, weight_bytes: int) -> None:
     if plan.zero < 2 or plan.pp == 1:
         return
-    m, dp = plan.num_microbatches, plan.dp
+    m, ranks = plan.num_microbatches, plan.dp * plan.cp  # over these ranks, ZeRO shards
     num_bytes = weight_bytes // (plan.pp * plan.tp)
-    # how often (dp - 1) / dp of the weights' bytes are sent: stage 2 reduce-scatters gradients of each micro-batch,
-    # stage 3 also gathers the weights twice; stage 1 needs one reduce-scatter and one all-gather per step
+    # how often (ranks - 1) / ranks of the weights' bytes are sent: stage 2 reduce-scatters gradients of each
+    # micro-batch, stage 3 also gathers the weights twice; stage 1 needs one reduce-scatter and one all-gather per step
     passes = {2: m, 3: 3 * m}[plan.zero]
-    would, does = (format_bytes(number * num_bytes * (dp - 1) / dp) for number in (passes, 2))
+    would, does = (format_bytes(number * num_bytes * (ranks - 1) / ranks) for number in (passes, 2))
     what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
     raise ValueError(
         f"zero={plan.zero} with pp={plan.pp} would {what} once for each of {m} micro-batches: {would} per rank and "
         f"step instead of {does}. The nearest plans that work are zero=1 with pp={plan.pp}, or zero={plan.zero} with "
-        f"pp=1 and dp={dp * plan.pp}"
+        f"pp=1 and dp={plan.dp * plan.pp}"
     )
 
 

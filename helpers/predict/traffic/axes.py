@@ -1,10 +1,14 @@
 """Predicts what each rank sends over each axis of a mesh in a step of `compose.Trainer`, to the byte, from shapes.
 
-The Trainer combines tensor, pipeline and data parallelism, and ranks form a mesh with one axis for each of them:
+The Trainer combines tensor, context, pipeline and data parallelism, and ranks form a mesh with an axis for each:
     tp       stage by stage as tensor_parallel.py has it; recompute="full" sends each block's forward twice
+    cp       keys and values of each block as context_parallel.py has it; recomputation sends its forward twice
     pp       an activation to the next stage and its gradient back, for each micro-batch; a tied table's gradient once
-    dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts
-    scalars  the loss over dp x pp, the norm over each axis on which gradients lie in parts, the loss scaler's flags
+    dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts.
+             With cp it lies over dp x cp, or over cp alone where dp is 1, since cp ranks have the same weights
+    scalars  the loss over dp x cp x pp, the norm over each axis on which gradients lie in parts, the scaler's flags
+With cp a rank has its tokens alone, so messages of tp and pp are shorter, and not equal on all cp ranks where cp chunks
+have unequal lengths.
 `Plan.mesh` says which ranks these are. `records.traffic_by_axis` brings what live ranks logged into the same record, so
 that both can be compared. `rank_parameters` lists a rank's parameters in the order in which training puts them into
 buckets, and `axis_link` says which link the messages of an axis cross.
@@ -13,12 +17,13 @@ buckets, and `axis_link` says which link the messages of an axis cross.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 from helpers.predict.memory.states import kv_width, table_params, weight_bytes
+from helpers.predict.traffic.context_parallel import context_parallel_traffic, shard_lengths
 from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.predict.traffic.tensor_parallel import stage_messages
 from helpers.predict.traffic.zero import zero_traffic
@@ -28,20 +33,26 @@ from helpers.schedules import balanced
 from helpers.specs import Cluster, Link, ModelSpec, Plan
 from helpers.specs.checks import refuse_unmodelled_fields
 from helpers.specs.mesh import Mesh
+from helpers.specs.trainable import ONLY_PREDICTED
 
 # Bytes of the ten int64 values with which a stage tells the next one the shape of its messages, in the first step only.
 HEADER = 10 * 8
 FLAGS, SCALAR = 3 * 4, 8  # bytes of the scaler's three flags in float32; of the loss or the norm in float64
+DP_CP = "dp x cp"  # the name of both axes together in AxisTraffic
 Sizes = list[int]  # elements of each parameter
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisBytes:
-    """Bytes that one rank sends in one step, by axis. Ranks wait for `tp`; `dp` and `pp` can hide behind compute."""
+    """Bytes that one rank sends in one step, by axis. Ranks wait for `tp`; the others can hide behind compute.
+
+    dp: over dp, or over dp x cp. cp: keys and values, and where dp is 1 also gradients and ZeRO's weights.
+    """
 
     tp: float
     pp: float
     dp: float
+    cp: float
 
 
 def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
@@ -50,7 +61,8 @@ def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
     Raises ValueError in the same cases.
     """
     traffic = axis_traffic(model, plan, plan.mesh.rank_at(pp=stage))
-    return AxisBytes(**{axis: traffic.sent_bytes(axis) for axis in ("tp", "pp", "dp")})
+    sent = {axis: traffic.sent_bytes(axis) for axis in ("tp", "pp", "dp", "cp", DP_CP)}
+    return AxisBytes(dp=sent.pop("dp") + sent.pop(DP_CP), **sent)
 
 
 def axis_traffic(
@@ -64,16 +76,21 @@ def axis_traffic(
     loss_scaling: float16's scaler agrees on its flags. first_step: include what only the first step sends, the shapes
     of messages (pp) and the order of gradients (dp). Stages are cut as `pipeline.partition` does, so one may differ by
     a layer from `plan.layers_on_stage`.
-    Raises ValueError for a plan that cannot be composed (cp, zero 2 or 3 with pp), or does not fit the model.
+    Raises ValueError for a plan that cannot be composed (zero 2 or 3 with pp), or does not fit the model.
     """
     _check(model, plan)
-    stages = virtual_stages(model, plan)
-    local_stages = stages[plan.mesh.coordinates(rank)["pp"] :: plan.pp]
+    stages, place = virtual_stages(model, plan), plan.mesh.coordinates(rank)
+    local_stages = stages[place["pp"] :: plan.pp]
+    # what tp and pp send per token, they send for this rank's tokens
+    shard = model if plan.cp == 1 else replace(model, seq=shard_lengths(model, plan.cp, zigzag=True)[place["cp"]])
     width = dtype_bytes or weight_bytes(plan)  # bytes of an element of weights and activations
     # Bytes of an element of a gradient: 4 with mixed_fp32_grads and mixed_both_grads, which add gradients up in fp32.
     gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)
-    ops = [*_ops_of_log("tp", _tensor(model, plan, local_stages, width, autocast), plan.num_microbatches)]
-    ops += _pipeline(model, plan, local_stages, width, gradients, first_step)
+    ops = [*_ops_of_log("tp", _tensor(shard, plan, local_stages, width, autocast), plan.num_microbatches)]
+    num_blocks = sum(len(stage.blocks) for stage in local_stages)
+    block = _context(model, plan, place["cp"], 2 if autocast else width)
+    ops += _ops_of_log("cp", block, plan.num_microbatches * num_blocks)
+    ops += _pipeline(shard, plan, local_stages, width, gradients, first_step)
     ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
     return AxisTraffic.of([*ops, *_scalars(plan, loss_scaling)])
 
@@ -86,6 +103,19 @@ def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width:
     for _, blocks, first, last in stages:
         stage_messages(model, plan, blocks, first=first, last=last, **options)
     return traffic.log
+
+
+def _context(model: ModelSpec, plan: Plan, cp_rank: int, width: int) -> CommLog:
+    """The cp messages of one block and one micro-batch: of the heads that tp leaves on a rank."""
+    if plan.cp == 1:
+        return CommLog()
+    hidden, kv_heads = model.hidden // plan.tp, max(1, model.kv_heads // plan.tp)
+    heads = replace(model, hidden=hidden, num_heads=model.num_heads // plan.tp, num_kv_heads=kv_heads)
+    options = dict(cp=plan.cp, method=plan.cp_method, rank=cp_rank, batch=plan.micro_batch, dtype_bytes=width)
+    events = context_parallel_traffic(heads, **options).events
+    # both kinds of recomputation run attention's forward again
+    again = [event for event in events if event.caller.endswith("forward")] if plan.recompute != "none" else []
+    return CommLog(events=(*events, *again))
 
 
 def _pipeline(
@@ -109,20 +139,21 @@ def _pipeline(
 
 def _data(layers: list[Sizes], plan: Plan, width: int, gradients: int, first_step: bool) -> Iterator[AxisOp]:
     """The dp messages of gradients and, with ZeRO, of parameters."""
-    sizes = [size for layer in layers for size in layer]
-    if plan.dp == 1:
+    sizes, num_ranks = [size for layer in layers for size in layer], plan.dp * plan.cp
+    if num_ranks == 1:
         return
+    axis = DP_CP if plan.dp > 1 and plan.cp > 1 else "dp" if plan.dp > 1 else "cp"
     if plan.zero == 0:
-        yield AxisOp("dp", "all_reduce", plan.dp, sum(sizes) * gradients)
+        yield AxisOp(axis, "all_reduce", num_ranks, sum(sizes) * gradients)
         if first_step and plan.pp == 1:
             # The order of the gradients, as one int64 per parameter; a pipeline does without this message.
-            yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)
+            yield AxisOp(axis, "broadcast", num_ranks, len(sizes) * 8)
         return
     log = zero_traffic(
-        sizes, stage=plan.zero, world_size=plan.dp, num_microbatches=plan.num_microbatches,
+        sizes, stage=plan.zero, world_size=num_ranks, num_microbatches=plan.num_microbatches,
         units=_units(layers) if plan.zero == 3 else None, dtype_bytes=width, reduce_dtype_bytes=gradients,
     )  # fmt: skip
-    yield from _ops_of_log("dp", log)
+    yield from _ops_of_log(axis, log)
 
 
 def _units(layers: list[Sizes]) -> list[list[int]]:
@@ -140,8 +171,8 @@ def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
 
     Groups of one rank are among them; `AxisTraffic.of` leaves them out.
     """
-    sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp if plan.zero else 1}
-    for num_ranks in (plan.dp * plan.pp, *sharded.values()):
+    sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp * plan.cp if plan.zero else 1}
+    for num_ranks in (plan.dp * plan.cp * plan.pp, *sharded.values()):
         yield AxisOp(SCALARS, "all_reduce", num_ranks, SCALAR)
     if loss_scaling:
         yield AxisOp(SCALARS, "all_reduce", plan.world_size, FLAGS)
@@ -155,15 +186,19 @@ def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
 
 def _check(model: ModelSpec, plan: Plan) -> None:
     """Raise ValueError for a model or a plan that the Trainer cannot compose."""
-    refuse_unmodelled_fields("axis_traffic", model, plan)
+    refuse_unmodelled_fields("axis_traffic", model)
+    refuse_unmodelled_fields("axis_traffic", plan, names=ONLY_PREDICTED)
     plan.check_widths(model)
-    if plan.cp > 1 or (plan.zero > 1 and plan.pp > 1):
+    if plan.zero > 1 and plan.pp > 1:
         raise ValueError(
-            f"axis_traffic counts what Trainer composes: no cp, and ZeRO-2 and 3 without a pipeline; the plan has "
-            f"cp={plan.cp}, zero={plan.zero}, pp={plan.pp}"
+            f"axis_traffic counts what Trainer composes: ZeRO-2 and 3 without a pipeline; the plan has "
+            f"zero={plan.zero}, pp={plan.pp}"
         )
-    if plan.sequence_parallel and model.seq % plan.tp:
-        raise ValueError(f"axis_traffic: tp={plan.tp} does not divide the {model.seq} tokens of a sequence")
+    lengths = [model.seq] if plan.cp == 1 else shard_lengths(model, plan.cp, zigzag=True)
+    if plan.sequence_parallel and any(length % plan.tp for length in lengths):
+        raise ValueError(
+            f"axis_traffic: tp={plan.tp} does not divide the {max(lengths)} tokens of a sequence on a rank"
+        )
 
 
 class VirtualStage(NamedTuple):
