@@ -47,23 +47,14 @@ class SplitContext:
         """
         if self.plan.cp == 1:
             return batch
-        self._set_split(batch.inputs[0].shape[1])
+        num_tokens = batch.inputs[0].shape[1]
+        if num_tokens > self.longest:  # a rank has fewer tokens, so the model itself would not notice
+            raise ValueError(
+                f"step got sequences of {num_tokens} tokens, and the model's context is {self.longest}: cut the "
+                "sequences, or build the model with a longer context"
+            )
+        self.attention.indices = tokens_of_ranks(num_tokens, self.plan)
         return batch._replace(inputs=[*map(self._shard, batch.inputs)], targets=[*map(self._shard, batch.targets)])
-
-    def _set_split(self, num_tokens: int) -> None:
-        if not self.plan.cp <= num_tokens <= self.longest:
-            raise ValueError(
-                f"step got sequences of {num_tokens} tokens with cp={self.plan.cp}: give at least a token per cp rank, "
-                f"and at most the model's context of {self.longest}"
-            )
-        self.attention.indices = token_indices(num_tokens, self.plan.cp, zigzag=True)
-        lengths = [len(indices) for indices in self.attention.indices]
-        if self.plan.sequence_parallel and any(length % self.plan.tp for length in lengths):
-            raise ValueError(
-                f"step got sequences of {num_tokens} tokens, of which the cp ranks have {lengths}, and with "
-                f"sequence_parallel=True tp={self.plan.tp} must divide each of these: the nearest length that works is "
-                f"a multiple of 2 * cp * tp = {2 * self.plan.cp * self.plan.tp}, or leave sequence_parallel out"
-            )
 
     def _shard(self, tensor: Tensor) -> Tensor:
         return split_sequence(tensor, self.attention.indices, self.rank)
@@ -72,3 +63,24 @@ class SplitContext:
         """Replace positions among this rank's tokens (0, 1, 2 …) by those in the full sequence."""
         (local,) = arguments
         return self.attention.indices[self.rank].to(local.device)[local]
+
+
+def tokens_of_ranks(num_tokens: int, plan: Plan) -> list[Tensor]:
+    """Return for each cp rank the indices of its tokens in a sequence of so many.
+
+    Raises ValueError where there are fewer tokens than ranks, and where tp cannot split a rank's tokens once more.
+    """
+    if num_tokens < plan.cp:
+        raise ValueError(
+            f"a sequence of {num_tokens} tokens cannot be split over cp={plan.cp} ranks, because each needs a token: "
+            f"give longer sequences, or use cp={num_tokens}"
+        )
+    indices = token_indices(num_tokens, plan.cp, zigzag=True)
+    lengths = [len(each) for each in indices]
+    if plan.sequence_parallel and any(length % plan.tp for length in lengths):
+        raise ValueError(
+            f"sequence_parallel=True splits the tokens of a cp rank over tp={plan.tp} ranks, but of {num_tokens} "
+            f"tokens the cp={plan.cp} ranks have {', '.join(map(str, lengths))}: leave sequence_parallel out, or give "
+            f"sequences of a multiple of cp * tp = {plan.cp * plan.tp} tokens"
+        )
+    return indices

@@ -40,11 +40,6 @@ def _check_context(model: nn.Module, plan: Plan) -> None:
             f"cp={plan.cp} with dropout={model.config.dropout} is not written, because random masks would have to be "
             f"split over tokens: use dropout=0.0, or cp=1 and dp={plan.dp * plan.cp}"
         )
-    if plan.cp > model.config.context:
-        raise ValueError(
-            f"cp={plan.cp} ranks need a token each, and this model's sequences have at most {model.config.context}: "
-            f"use cp={model.config.context}, or a longer context"
-        )
 
 
 def _check_heads_of_ulysses(heads: int, kv_heads: int, plan: Plan) -> None:

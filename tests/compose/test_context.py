@@ -1,10 +1,20 @@
 """Plans with context parallelism equal one process on every rank, and send what was predicted."""
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-from helpers.compose import Plan
+from helpers.chapters.composing import PlanRank
+from helpers.compose import Plan, Trainer, refused
+from helpers.observe.training import Training, beside_one_process
+from helpers.ranks import RankError
+from helpers.workloads import GPT, MLP, GPTConfig, characters, token_loss
 from tests.compose.cases import Case
-from tests.compose.test_trainer import check
+from tests.compose.test_checkpoint import check as check_resumed
+from tests.compose.test_checkpoint import expected, run  # noqa: F401 (a fixture)
+from tests.compose.test_trainer import check, of_one_process
+from tests.compose.training import composed, predicted
 
 METHODS = Plan.KNOWN["cp_method"]
 WITH = {
@@ -31,14 +41,14 @@ CASES = [
     # 8 tokens on 3 ranks: 3, 3 and 2, so the messages of tp and pp differ between cp ranks
     Case(Plan(cp=3, tp=2), tied=True, grouped=False),
     Case(Plan(cp=3, pp=2, num_microbatches=4, cp_method="all_gather", recompute="full"), tied=True, grouped=True),
-    # one key and value head on two tensor ranks; fewer of them than cp ranks
+    # fewer key and value heads than tensor ranks, and than cp ranks
     Case(Plan(cp=2, tp=4), tied=True, grouped=True),
     Case(Plan(cp=2, tp=4, cp_method="all_to_all", sequence_parallel=True), tied=True, grouped=True),
     # attention runs again in backward, after forwards of later micro-batches
     Case(Plan(cp=2, pp=2, num_microbatches=4, recompute="selective"), tied=True, grouped=False),
     Case(Plan(cp=2, dp=2, num_microbatches=2, cp_method="all_to_all", recompute="full"), tied=True, grouped=False),
     Case(Plan(cp=2, pp=2, num_microbatches=4, num_chunks=2, schedule="interleaved"), tied=True, grouped=False),
-    # all axes
+    # three axes
     Case(Plan(cp=2, pp=2, dp=2, zero=1, num_microbatches=4, schedule="zb_h1"), tied=True, grouped=True),
     Case(Plan(cp=2, pp=2, tp=2, num_microbatches=2, sequence_parallel=True), tied=True, grouped=False),
     Case(Plan(cp=2, dp=2, tp=2, zero=3, sequence_parallel=True, recompute="selective"), tied=True, grouped=True),
@@ -48,3 +58,98 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_on_three_axes_and_with_options_it_equals_one_process(eight, case):
     check(eight, case)
+
+
+CLIPPED = Training(
+    model=lambda: GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16, num_heads=4, num_kv_heads=2)).double(),
+    batch=lambda step: characters().batch(step, 8, 8),
+    optimizer=torch.optim.SGD,
+    options=dict(lr=0.5, momentum=0.9),
+    steps=3,
+    max_norm=0.2,
+    state=nn.Module.state_dict,
+)
+
+
+@pytest.mark.parametrize("plan", [Plan(cp=4), Plan(cp=2, dp=2, zero=1), Plan(cp=2, tp=2), Plan(cp=2, pp=2)], ids=str)
+def test_clipped_steps_of_sgd_equal_one_process(ranks, plan):
+    """A factor on all gradients shows in SGD's weights; Adam would divide it out again."""
+    alone = CLIPPED.run()
+    assert alone["norms"].min() > CLIPPED.max_norm
+    beside_one_process(ranks, CLIPPED.under(PlanRank, plan=plan), alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_in_16_bits_it_is_as_close_as_rounding_allows_and_keys_and_values_travel_in_16_bits(ranks, method, dtype):
+    """The tolerances are those of test_trainer.py."""
+    case = Case(Plan(cp=2, dp=2, cp_method=method, recompute="full"), tied=True, grouped=False)
+    alone, tolerance = of_one_process(case, dtype), {torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    options = dict(dtype_bytes=4, autocast=True, loss_scaling=dtype == torch.float16)
+    for rank, (told, sent) in enumerate(ranks.run(composed, case, dtype)):
+        torch.testing.assert_close(told["losses"], alone["losses"], rtol=tolerance, atol=0)
+        torch.testing.assert_close(told["norms"], alone["norms"], rtol=4 * tolerance, atol=0)
+        assert sent == predicted(case, rank, **options), f"rank {rank}"
+
+
+PLANS = [
+    Plan(cp=2, tp=2, sequence_parallel=True),
+    Plan(cp=2, pp=2, num_microbatches=2, cp_method="all_gather"),
+    Plan(cp=2, dp=2, zero=1, cp_method="all_to_all"),
+    Plan(cp=4, zero=3),
+]
+
+
+@pytest.mark.parametrize("first, then", zip(PLANS, [*PLANS[1:], Plan(dp=4)], strict=True), ids=str)
+def test_saved_under_one_plan_and_resumed_under_another(eight, expected, tmp_path, first, then):  # noqa: F811
+    eight[:4].run(run, first, tmp_path, last=2)
+    check_resumed(expected, eight[:4].run(run, then, tmp_path, resumed=True, first=2), first=2)
+
+
+def test_a_checkpoint_has_each_weight_once(eight, tmp_path):
+    """cp ranks store the same weights, of which the first rank's are saved."""
+    eight[:4].run(run, Plan(cp=4), tmp_path, last=1)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "step_1").glob("rank_*.pt"))]
+    assert sizes[0] > 20 * max(sizes[1:])
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("model", "plan", "says"),
+    [
+        (MLP([6, 16, 3]), Plan(cp=2, dp=2), "a MLP has none: use cp=1, with dp=4"),
+        (GPT(GPTConfig.tiny(dropout=0.1)), Plan(cp=2), "dropout=0.1 .* use dropout=0.0, or cp=1 and dp=2"),
+        (GPT(GPTConfig.tiny()), Plan(cp=4, tp=2, cp_method="all_to_all"), "tp=2 leaves 2 query heads .* cp=4 ranks"),
+        (
+            GPT(GPTConfig.tiny(num_heads=12, hidden=48, num_kv_heads=3)),
+            Plan(cp=2, cp_method="all_to_all"),
+            "12 query heads and 3 of keys and values, .* use cp_method='ring'",
+        ),
+    ],
+    ids=["model", "dropout", "heads", "key and value heads"],
+)
+def test_what_a_model_cannot_do_is_a_sentence(model, plan, says):
+    with pytest.raises(ValueError, match=says):
+        refused.check(model, plan)
+
+
+def step_with(plan, num_tokens, loss=token_loss):
+    torch.manual_seed(0)
+    trainer = Trainer(GPT(GPTConfig.tiny()), plan, loss=loss, optimizer=torch.optim.SGD, lr=0.1)
+    tokens = torch.zeros(4, num_tokens, dtype=torch.int64)
+    trainer.step(tokens, tokens)
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "says"),
+    [
+        (Plan(cp=4), (3,), "3 tokens cannot be split over cp=4 ranks, .* or use cp=3"),
+        (Plan(cp=4), (33,), "33 tokens, and the model's context is 32"),
+        (Plan(cp=2, tp=2, sequence_parallel=True), (10,), "have 5, 5: leave sequence_parallel out, .* cp \\* tp = 4 "),
+        (Plan(cp=4), (8, F.mse_loss), "mse_loss would average over the tokens of each cp rank alone"),
+    ],
+    ids=["short", "long", "sequence parallel", "loss"],
+)
+def test_what_a_batch_cannot_do_is_a_sentence(ranks, plan, arguments, says):
+    with pytest.raises(RankError, match=says):
+        ranks.run(step_with, plan, *arguments)

@@ -20,6 +20,7 @@ from helpers.compose import refused
 from helpers.compose.checkpoint.loading import model_difference, newest
 from helpers.compose.checkpoint.manifest import read_manifest
 from helpers.compose.checkpoint.saving import checkpoint_folders
+from helpers.compose.context import tokens_of_ranks
 from helpers.compose.forward_backward import schedule_of
 from helpers.compose.state import TensorNames
 from helpers.learner.words import book
@@ -58,7 +59,7 @@ def check(settings: TrainOptions) -> int:
     """Returns the step after which this run starts. Raises ValueError for what would fail on the ranks."""
     plan = settings.plan
     with torch.device("meta"):
-        model = GPT(CONFIGS[settings.size])
+        model = GPT(replace(CONFIGS[settings.size], dropout=settings.dropout))
     refused.check(model, plan)  # raises for combinations that training does not support
     _check_heads(settings.by_name["plan"], plan.tp, CONFIGS[settings.size])
     # The results of these calls are not used: each raises ValueError for what the plan cannot do with this model.
@@ -67,6 +68,8 @@ def check(settings: TrainOptions) -> int:
     if plan.pp > 1:
         partition(model, plan.pp * plan.num_chunks)
         schedule_of(plan)
+    if plan.cp > 1:  # a batch has sequences as long as the model's context
+        tokens_of_ranks(CONFIGS[settings.size].context, plan)
     parts = plan.dp * plan.num_microbatches
     if settings.batch % parts:
         below = settings.batch // parts * parts

@@ -20,16 +20,14 @@ from typing import Any, NoReturn
 from helpers.ranks.processes.spec import launched
 from helpers.specs import Plan
 
-# Names of axes in --plan. "cp" (context parallelism) is read here and refused later with a reason, because training
-# does not support it yet. Error messages therefore name only the other three.
-AXES = ("dp", "pp", "tp", "cp")
+AXES = ("dp", "pp", "cp", "tp")  # names of axes in --plan
 SIZES = {"tiny": "28,672 parameters", "small": "0.8 million", "10m": "10.7 million"}
 DTYPES = ("fp32", "bf16", "fp16")
-PLAN_OPTIONS = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_parallel", "recompute")
+PLAN_OPTIONS = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_parallel", "recompute", "cp_method")
 DEFAULTS = {
     "plan": None, "zero": 0, "schedule": "one_f_one_b", "chunks": None, "microbatches": None,
-    "sequence_parallel": False, "recompute": "none", "size": "small", "dtype": "fp32", "batch": 16, "seed": 0,
-    "dropout": 0.0,
+    "sequence_parallel": False, "recompute": "none", "cp_method": "ring", "size": "small", "dtype": "fp32", "batch": 16,
+    "seed": 0, "dropout": 0.0,
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
@@ -92,11 +90,12 @@ def parser() -> argparse.ArgumentParser:
     # them. Sequence parallelism splits the tokens over the tp ranks between the matrix products.
     known, add = Plan.KNOWN, arguments.add_argument
     add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
-    add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp (default: 0)")
+    add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp and cp (default: 0)")
     add("--schedule", choices=known["schedule"], help="pipeline schedule (default: one_f_one_b)")
     add("--chunks", type=int, help="stages on each rank, for the schedule interleaved (default then: 2)")
     add("--microbatches", type=int, help="micro-batches per step and replica (default: pp)")
     add("--sequence-parallel", action=argparse.BooleanOptionalAction, help="shard tokens over tp between the matrices")
+    add("--cp-method", choices=known["cp_method"], help="how cp ranks exchange keys and values (default: ring)")
     add("--recompute", choices=known["recompute"], help="recompute activations in backward (default: none)")
     add("--size", choices=SIZES, help="size of the GPT: " + ", ".join(f"{k} {v}" for k, v in SIZES.items()))
     add("--dtype", choices=DTYPES, help="dtype of autocast (default: fp32, no autocast)")
@@ -191,7 +190,7 @@ def plan_of(values: dict[str, Any]) -> Plan:
         option = f"--chunks {values['chunks']}" if values["chunks"] else "--schedule interleaved"
         raise ValueError(f"{option} needs pp above 1, as in --plan pp=2")
     num_microbatches = pp if values["microbatches"] is None else values["microbatches"]
-    same = {name: values[name] for name in ("zero", "schedule", "sequence_parallel", "recompute")}
+    same = {name: values[name] for name in ("zero", "schedule", "sequence_parallel", "recompute", "cp_method")}
     plan = Plan(**sizes, **same, num_chunks=chunks, num_microbatches=num_microbatches)
     place = launched()
     if place and place.world_size != plan.world_size:
@@ -210,7 +209,7 @@ def axes_of(text: str) -> dict[str, int]:
         if axis not in AXES:
             option = axis.replace("_", "-")
             own = f" --{option} is an option of its own." if axis in DEFAULTS else ""
-            raise ValueError(f"--plan {text}: {axis!r} is not an axis; give dp, pp and tp, as in dp=2,tp=2,pp=2.{own}")
+            raise ValueError(f"--plan {text}: {axis!r} is not an axis; give dp, pp, cp and tp, as in dp=2,tp=2.{own}")
         if axis in sizes or not size.isdecimal():
             raise ValueError(f"--plan {text}: give each axis once, with its number of ranks, as in dp=2,tp=2,pp=2")
         sizes[axis] = int(size)

@@ -23,7 +23,7 @@ from helpers.commands.train.options import TrainOptions
 from helpers.draw import timeline_scene, to_svg
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import aligned, padded, width, wrap
-from helpers.predict.traffic.axes import axis_traffic
+from helpers.predict.traffic.axes import DP_CP, axis_traffic
 from helpers.quantities.units import format_bytes
 from helpers.ranks.board.sites import rank_names
 from helpers.ranks.processes.spec import launched
@@ -69,13 +69,16 @@ class Screen:
     def begin(self, done: int, folder: Path) -> None:
         """Prints what is trained, by which plan, and where it is saved. done: the step after which the run starts."""
         options, plan = self.settings, self.settings.plan
-        axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in ("dp", "pp", "tp"))
+        shown_axes = ("dp", "pp", "cp", "tp") if plan.cp > 1 else ("dp", "pp", "tp")
+        axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in shown_axes)
         count = CONFIGS[options.size].num_parameters
         values = {"size": options.size, "count": count, "axes": axes, "ranks": plan.world_size, "zero": plan.zero}
         parts = [words("plan", **values, dtype=options.dtype)]
         if plan.pp > 1 or plan.num_microbatches > 1:
             schedule = plan.schedule if plan.pp > 1 else "accumulation"
             parts.append(words("pipeline", schedule=schedule, count=plan.num_microbatches))
+        if plan.cp > 1:
+            parts.append(words("extra.cp_method", method=plan.cp_method))
         if plan.sequence_parallel:
             parts.append(words("extra.sequence_parallel"))
         if plan.recompute != "none":
@@ -120,7 +123,7 @@ class Screen:
         if not any(traffic.ops for traffic in recorded):
             return
         title = {SCALARS: words("scalars")}  # the title of this column; all others are called like their axis
-        axes = (*reversed(ORDER), SCALARS)  # from pp to tp; `table` leaves out those without any bytes
+        axes = ("pp", "dp", DP_CP, "cp", "tp", SCALARS)  # `table` leaves out those without any bytes
         payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in recorded]
         self.lines(["", words("sent", step=number), *table(payloads, lambda axis: title.get(axis, axis))])
         predicted = self._predicted(first_step)

@@ -195,9 +195,11 @@ def _check(model: ModelSpec, plan: Plan) -> None:
             f"zero={plan.zero}, pp={plan.pp}"
         )
     lengths = [model.seq] if plan.cp == 1 else shard_lengths(model, plan.cp, zigzag=True)
-    if plan.sequence_parallel and any(length % plan.tp for length in lengths):
+    uneven = [length for length in lengths if length % plan.tp]
+    if plan.sequence_parallel and uneven:
         raise ValueError(
-            f"axis_traffic: tp={plan.tp} does not divide the {max(lengths)} tokens of a sequence on a rank"
+            f"axis_traffic: tp={plan.tp} does not divide the {uneven[0]} tokens of a sequence that a rank has with "
+            f"cp={plan.cp}"
         )
 
 

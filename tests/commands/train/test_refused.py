@@ -22,12 +22,16 @@ def refused(capsys, line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--plan dp=2,xp=2", "'xp' is not an axis; give dp, pp and tp"),
+        ("--plan dp=2,xp=2", "'xp' is not an axis; give dp, pp, cp and tp"),
         ("--plan dp=2,zero=1", "--zero is an option of its own"),
         ("--plan dp", "give each axis once, with its number of ranks"),
         ("--plan dp=2,dp=2", "give each axis once"),
         ("--plan dp=0", "dp is 0, but it must be a whole number of at least 1"),
-        ("--plan cp=2", "its attention is not written yet. The nearest plan that works is cp=1, tp=2"),
+        ("--plan cp=2 --dropout 0.1", "use dropout=0.0, or cp=1 and dp=2"),
+        ("--plan cp=3,tp=2 --sequence-parallel", "leave sequence_parallel out, or give sequences of a multiple of"),
+        ("--plan cp=128", "use cp=64"),
+        ("--plan cp=8,tp=2 --cp-method all_to_all", "use cp_method='ring'"),
+        ("--plan dp=2 --cp-method all_gather", "leave it out, or set cp above 1"),
         ("--plan dp=2,pp=2 --zero 3", "The nearest plans that work are zero=1 with pp=2"),
         ("--plan pp=8", "6 layers cannot be divided into 8 stages"),
         ("--plan tp=3", "8 heads cannot be shared equally by 3 ranks, since a head stays whole"),

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.predict.memory.states import params_per_rank
 from helpers.predict.traffic.axes import axis_bytes, axis_link, axis_traffic, rank_parameters, virtual_stages
+from helpers.predict.traffic.context_parallel import ring_attention_bytes
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.quantities.costs import sent_bytes
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec, Plan
@@ -53,6 +54,18 @@ def test_parameters_of_published_models_add_up(name):
     assert sum(sizes) == params_per_rank(model, plan)
 
 
+def test_with_context_parallelism_gradients_lie_over_dp_x_cp_and_tensor_messages_are_shorter():
+    plain, split = axis_bytes(SMALL, Plan(dp=4, tp=2)), axis_bytes(SMALL, Plan(dp=2, cp=2, tp=2))
+    assert split.dp == plain.dp and split.tp == plain.tp / 2
+    heads = replace(SMALL, num_heads=2, hidden=16)  # of a tp rank; keys and values once in forward, twice in backward
+    assert split.cp == SMALL.num_layers * 3 * ring_attention_bytes(heads, cp=2)
+    alone = axis_bytes(SMALL, Plan(cp=4))
+    assert (alone.dp, alone.cp) == (
+        0,
+        axis_bytes(SMALL, Plan(dp=4)).dp + SMALL.num_layers * 3 * ring_attention_bytes(SMALL, cp=4),
+    )
+
+
 def test_zero_1_brings_weights_back_in_their_own_width():
     plan = Plan(dp=4, zero=1, precision="mixed_fp32_grads")
     params = params_per_rank(SMALL, plan, 0)
@@ -72,7 +85,9 @@ def test_an_inner_stage_has_two_neighbours_and_one_stage_none():
     ("model", "plan", "words"),
     [
         (SMALL, Plan(dp=2, pp=2, zero=3, num_microbatches=2), "zero=3, pp=2"),
-        (SMALL, Plan(cp=2), "cp=2"),
+        (SMALL, Plan(cp=3, cp_method="all_to_all"), "cp=3 does not divide num_heads=4"),
+        (SMALL, Plan(cp=32), "cp=32 ranks cannot share seq=16 tokens"),
+        (SMALL, Plan(cp=3, tp=2, sequence_parallel=True), "tp=2 does not divide the 5 tokens .* with cp=3"),
         (SMALL, Plan(tp=3), "does not divide num_heads=4"),
         (SMALL, Plan(pp=7, num_microbatches=7), "6 layers cannot be divided into 7 stages"),
         (replace(SMALL, seq=15), Plan(tp=2, sequence_parallel=True), "does not divide the 15 tokens"),
