@@ -72,6 +72,27 @@ def test_from_any_to_any(eight, expected, tmp_path, before, after):
     check(expected, eight[:4].run(run, after, tmp_path, resumed=True, first=2), first=2)
 
 
+WITH_CONTEXT = [
+    Plan(cp=2, tp=2, sequence_parallel=True),
+    Plan(cp=2, pp=2, num_microbatches=2, cp_method="all_gather"),
+    Plan(cp=4, zero=3),
+    Plan(dp=2, zero=1, cp=2, cp_method="all_to_all"),
+    Plan(dp=4),
+]
+
+
+@pytest.mark.parametrize("first, then", [*zip(WITH_CONTEXT[:-1], WITH_CONTEXT[1:], strict=True)], ids=str)
+def test_context_parallel_ranks_resume_under_another_plan(eight, expected, tmp_path, first, then):
+    eight[:4].run(run, first, tmp_path, last=2)
+    check(expected, eight[:4].run(run, then, tmp_path, resumed=True, first=2), first=2)
+
+
+def test_of_ranks_with_equal_weights_the_first_saves_them(eight, tmp_path):
+    eight[:4].run(run, Plan(cp=4), tmp_path, last=1)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "step_1").glob("rank_*.pt"))]
+    assert sizes[0] > 20 * max(sizes[1:])
+
+
 # ---- ZeRO, resumed by another number of ranks ----
 
 

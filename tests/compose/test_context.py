@@ -11,8 +11,6 @@ from helpers.observe.training import Training, beside_one_process
 from helpers.ranks import RankError
 from helpers.workloads import GPT, MLP, GPTConfig, characters, token_loss
 from tests.compose.cases import Case
-from tests.compose.test_checkpoint import check as check_resumed
-from tests.compose.test_checkpoint import expected, run  # noqa: F401 (a fixture)
 from tests.compose.test_trainer import check, of_one_process
 from tests.compose.training import composed, predicted
 
@@ -90,27 +88,6 @@ def test_in_16_bits_it_is_as_close_as_rounding_allows_and_keys_and_values_travel
         torch.testing.assert_close(told["losses"], alone["losses"], rtol=tolerance, atol=0)
         torch.testing.assert_close(told["norms"], alone["norms"], rtol=4 * tolerance, atol=0)
         assert sent == predicted(case, rank, **options), f"rank {rank}"
-
-
-PLANS = [
-    Plan(cp=2, tp=2, sequence_parallel=True),
-    Plan(cp=2, pp=2, num_microbatches=2, cp_method="all_gather"),
-    Plan(cp=2, dp=2, zero=1, cp_method="all_to_all"),
-    Plan(cp=4, zero=3),
-]
-
-
-@pytest.mark.parametrize("first, then", zip(PLANS, [*PLANS[1:], Plan(dp=4)], strict=True), ids=str)
-def test_saved_under_one_plan_and_resumed_under_another(eight, expected, tmp_path, first, then):  # noqa: F811
-    eight[:4].run(run, first, tmp_path, last=2)
-    check_resumed(expected, eight[:4].run(run, then, tmp_path, resumed=True, first=2), first=2)
-
-
-def test_a_checkpoint_has_each_weight_once(eight, tmp_path):
-    """cp ranks store the same weights, of which the first rank's are saved."""
-    eight[:4].run(run, Plan(cp=4), tmp_path, last=1)
-    sizes = [path.stat().st_size for path in sorted((tmp_path / "step_1").glob("rank_*.pt"))]
-    assert sizes[0] > 20 * max(sizes[1:])
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
