@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def test_a_run_goes_on_under_another_plan_as_if_it_had_not_stopped(train, ranks,
     computed = {rank: {one["name"] for one in spans if one["pid"] == rank and one["tid"] == 0} for rank in (0, 1)}
     assert computed == dict.fromkeys((0, 1), {"F0", "F1", "B0", "B1", "AdamW"}), "what lies between them is waiting"
     assert all(one["name"].startswith("pp ") for one in spans if one["tid"] == 1)
+
+
+def test_a_run_with_context_parallelism_is_the_same_run(train, ranks, losses):
+    whole = losses(train(ranks[:2], "--plan dp=2 --steps 3 --save whole")[1])
+    first = train(ranks, "--plan dp=2,cp=2 --cp-method all_gather --steps 2 --save cut")[1]
+    then = train(ranks, "--plan cp=2,pp=2 --resume cut --steps 3")[1]
+    assert losses(first) | losses(then) == pytest.approx(whole, abs=2e-4)
+    assert "dp 2 x pp 1 x cp 2 x tp 1 = 4 ranks" in first and "keys and values by all_gather" in first
+    for said in (first, then):
+        assert "Each rank's payload equals the prediction, to the byte." in said
+    assert re.search(r"^ *dp x cp +cp +loss and norm$", first, re.MULTILINE)
 
 
 def test_dropout_drops_and_a_resumed_run_keeps_it(train, ranks, losses):

@@ -76,4 +76,6 @@ def test_a_typed_plan_may_have_spaces_and_a_chinese_keyboard():
     assert plain == read_plan(" TP ＝ 8， pp：4；num_chunks = 2 recompute=full", MODEL, FAST, 512)
     assert plain.schedule == "interleaved"
     assert "This course's Trainer runs this plan." in repr(criticise(MODEL, FAST, plain))
-    assert "Trainer refuses this plan: cp=2:" in repr(criticise(MODEL, FAST, read_plan("cp=2 tp=8", MODEL, FAST, 512)))
+    with_cp, refused = (read_plan(typed, MODEL, FAST, 512) for typed in ("cp=2 tp=8 pp=2 zero=1", "zero=3 tp=8 pp=2"))
+    assert "This course's Trainer runs this plan." in repr(criticise(MODEL, FAST, with_cp))
+    assert "Trainer refuses this plan: zero=3 with pp=2" in repr(criticise(MODEL, FAST, refused))
