@@ -37,8 +37,8 @@ def _check_context(model: nn.Module, plan: Plan) -> None:
         )
     if model.config.dropout:
         raise ValueError(
-            f"cp={plan.cp} with dropout={model.config.dropout} is not written, because random masks would have to be "
-            f"split over tokens: use dropout=0.0, or cp=1 and dp={plan.dp * plan.cp}"
+            f"cp={plan.cp} with dropout={model.config.dropout} is not implemented, because random masks would have to "
+            f"be split over tokens: use dropout=0.0, or cp=1 and dp={plan.dp * plan.cp}"
         )
 
 

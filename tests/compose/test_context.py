@@ -1,5 +1,7 @@
 """Plans with context parallelism equal one process on every rank, and send what was predicted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -75,6 +77,22 @@ def test_clipped_steps_of_sgd_equal_one_process(ranks, plan):
     alone = CLIPPED.run()
     assert alone["norms"].min() > CLIPPED.max_norm
     beside_one_process(ranks, CLIPPED.under(PlanRank, plan=plan), alone)
+
+
+@pytest.mark.parametrize("plan", [Plan(cp=4), Plan(cp=2, dp=2, zero=1)], ids=str)
+def test_steps_may_have_sequences_of_different_lengths(ranks, plan):
+    training = replace(CLIPPED, batch=lambda step: characters().batch(step, 8, 8 - step))  # 8, 7 and 6 tokens
+    beside_one_process(ranks, training.under(PlanRank, plan=plan), training.run())
+
+
+def seeds(plan):
+    Trainer(GPT(GPTConfig.tiny()), plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1, seed=7)
+    return torch.initial_seed()
+
+
+def test_the_cp_ranks_of_a_replica_have_one_seed(ranks):
+    first, second, third, fourth = ranks.run(seeds, Plan(dp=2, cp=2))
+    assert first == second and third == fourth and first != third
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -5,7 +5,7 @@ data_parallel.py    a step of nn.DataParallel
 zero.py, tensor_parallel.py   a step of each
 context_parallel.py, expert_parallel.py   a layer of each
 predicted_log.py    builds a log from operations
-axes.py             what a rank of a dp x tp x pp job sends over each axis
+axes.py             what a rank of a dp x pp x cp x tp job sends over each axis
 
 Begin with algorithms.py.
 """

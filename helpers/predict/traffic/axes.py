@@ -44,9 +44,10 @@ Sizes = list[int]  # elements of each parameter
 
 @dataclass(frozen=True, kw_only=True)
 class AxisBytes:
-    """Bytes that one rank sends in one step, by axis. Ranks wait for `tp`; the others can hide behind compute.
+    """Bytes that one rank sends in one step, by axis.
 
-    dp: over dp, or over dp x cp. cp: keys and values, and where dp is 1 also gradients and ZeRO's weights.
+    Ranks wait for `tp`, and for `cp` unless a ring hides it; `dp` and `pp` can hide behind compute. dp: over dp, or
+    over dp x cp. cp: keys and values, and where dp is 1 also gradients and ZeRO's weights.
     """
 
     tp: float
