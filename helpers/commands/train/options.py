@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     # KNOWN: option of a plan -> its possible values. A "copy" in the help is a replica of the model; there are dp of
     # them. Sequence parallelism splits the tokens over the tp ranks between the matrix products.
     known, add = Plan.KNOWN, arguments.add_argument
-    add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
+    add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis (dp, pp, cp, tp); their product is all ranks")
     add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp and cp (default: 0)")
     add("--schedule", choices=known["schedule"], help="pipeline schedule (default: one_f_one_b)")
     add("--chunks", type=int, help="stages on each rank, for the schedule interleaved (default then: 2)")
