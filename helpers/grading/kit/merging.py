@@ -64,11 +64,25 @@ def merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[
     return weight_a * out_a + weight_b * out_b, lse
 
 
+def without_rounding_of_lse(right: Tensor, got: Any, largest_lse: float) -> Any:
+    """The learner's output, with the right value wherever rounding the lse explains the difference.
+
+    An lse of 3000 is rounded by up to 1e-4 in float32, and exp turns this into a relative error of every share.
+    """
+    if not isinstance(got, Tensor) or got.shape != right.shape or got.dtype != right.dtype:
+        return got
+    allowed = 4 * torch.finfo(right.dtype).eps * largest_lse * right.abs().max()
+    return torch.where((got - right).abs() <= allowed, right, got)
+
+
 def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
     """The merged output and lse are those of attention over both blocks."""
     inputs, got = world.inputs[0], world.outputs[0]
-    out, lse = merged(*(inputs[name] for name in ARGUMENTS))
-    yield expect_tensor(words["merged_output"], out, got["out"])
+    dtype = inputs["lse_a"].dtype
+    out, lse = (each.to(dtype) for each in merged(*(inputs[name].double() for name in ARGUMENTS)))
+    largest_lse = max(inputs[name].nan_to_num(neginf=0.0).abs().max().item() for name in ("lse_a", "lse_b"))
+    given = without_rounding_of_lse(out, got["out"], largest_lse)
+    yield expect_tensor(words["merged_output"], out, given)
     unseen, given = lse == -torch.inf, got["lse"]
     if isinstance(given, Tensor) and given.shape == lse.shape and unseen.any():
         wrong = given[unseen & (given != -torch.inf)].tolist()
