@@ -21,9 +21,11 @@ from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.memory import record_memory
 from helpers.observe.training import DataParallelRanks, OneProcess, Training
 from helpers.parallel.amp import MiniAutocast, MiniGradScaler, amp_step
+from helpers.parallel.context_parallel.ring import ring_attention, token_indices
 from helpers.parallel.ddp import BucketedDDP, MiniDDP
 from helpers.parallel.memory import recompute
 from helpers.parallel.pipeline.gpipe_and_1f1b import MiniPipeline
+from helpers.parallel.shared.collectives import all_reduce_in_buckets
 from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
 from helpers.parallel.zero.mini_fsdp import MiniFSDP
 from helpers.quantities.units import format_bytes
@@ -122,6 +124,30 @@ class ZeRO3(DataParallelRanks):
         return state
 
 
+class SplitSequences(OneProcess):
+    """A rank has two chunks of each sequence, a zigzag. The ranks' losses and gradients are shares, which add up."""
+
+    def __init__(self, model: nn.Sequential, training: Training):
+        super().__init__(model, training)
+        indices = token_indices(TOKENS, dist.get_world_size(), zigzag=True)
+        self.own = indices[dist.get_rank()]
+        for block in blocks_of(model):
+            block.attention = partial(split_attention, block, indices)
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """inputs, targets: of the full sequences, so the targets are shifted already."""
+        loss = self.loss(self.model(inputs[:, self.own]), targets[:, self.own], reduction="sum") / targets.numel()
+        loss.backward()
+        return loss.detach()
+
+    def after_backward(self) -> None:
+        all_reduce_in_buckets([parameter.grad for parameter in self.model.parameters()])
+
+    def mean_losses(self, losses: Tensor) -> Tensor:
+        dist.all_reduce(losses)
+        return losses
+
+
 class ThreeDimensions(TensorParallel):
     """2 stages x 2 replicas x 2 shards on eight ranks."""
 
@@ -144,10 +170,22 @@ class ThreeDimensions(TensorParallel):
         return loss, None
 
 
+def blocks_of(model: nn.Sequential) -> list[TransformerBlock]:
+    return [layer for layer in model if isinstance(layer, TransformerBlock)]
+
+
 def recompute_blocks(model: nn.Sequential) -> None:
-    for block in model:
-        if isinstance(block, TransformerBlock):
-            block.forward = partial(recompute, block.forward)
+    for block in blocks_of(model):
+        block.forward = partial(recompute, block.forward)
+
+
+def split_attention(block: TransformerBlock, indices: list[Tensor], x: Tensor) -> Tensor:
+    """The block's attention for this rank's tokens, (B, T / N, h) to (B, T / N, h); see TransformerBlock.attention."""
+    heads = (
+        project(x).unflatten(-1, (-1, block.head_dim)).transpose(1, 2)  # (B, H, T / N, d)
+        for project in (block.query, block.key, block.value)
+    )
+    return block.output(ring_attention(*heads, indices).transpose(1, 2).flatten(2))
 
 
 def stage_of(model: nn.Sequential, rank: int, num_stages: int) -> nn.Sequential:

@@ -131,6 +131,32 @@ def on_rank(rank, size):
     for layer, unit in zip(one_process(build())[::2], model, strict=True):
         check(layer.parameters(), unit.full_tensors(unit.shard).values())
 """,
+    "helpers/parallel/context_parallel/ring.py": """
+def output(projection, x, attention):
+    query, key, value = projection(x).unflatten(-1, (3, 2, 2)).permute(2, 0, 3, 1, 4)  # (B, H, T, d) each
+    return attention(query, key, value).transpose(1, 2).flatten(2)
+
+
+def on_rank(rank, size):
+    torch.manual_seed(0)
+    one, tokens, indices = nn.Linear(4, 12).double(), x[None], token_indices(8, size, zigzag=True)
+    split, mine = copy.deepcopy(one), tokens[:, indices[rank]]
+
+    def causal(*heads):
+        return F.scaled_dot_product_attention(*heads, is_causal=True)
+
+    def share():
+        out = output(split, mine, lambda *heads: ring_attention(*heads, indices))
+        return F.mse_loss(out, mine, reduction="sum") / tokens.numel()
+
+    def add_up():
+        for parameter in split.parameters():
+            dist.all_reduce(parameter.grad)
+
+    train(one, lambda: F.mse_loss(output(one, tokens, causal), tokens))
+    train(split, share, add_up)
+    check(one.parameters(), split.parameters())
+""",
     "helpers/compose/three_dimensions.py": """
 def on_rank(rank, size):
     groups, model, mine = process_groups(pp=1, dp=2, tp=1), build(), x.chunk(size)[rank].chunk(2)
@@ -196,6 +222,16 @@ def answer(x, shard, shape):
     full.free()
     output.register_hook(lambda _: full.gather())
     return output
+""",
+    ("helpers/parallel/context_parallel/ring.py", "13.zigzag"): """
+def answer(num_tokens, num_ranks):
+    shards = token_indices(num_tokens, num_ranks, zigzag=True)
+    return [shard.tolist() for shard in shards], torch.cat(shards).argsort().tolist()
+""",
+    ("helpers/parallel/context_parallel/ring.py", "13.merge"): """
+def answer(out_a, lse_a, out_b, lse_b):
+    out, lse = merge(out_a, lse_a[..., None], out_b, lse_b[..., None])
+    return out, lse[..., 0]
 """,
     ("helpers/compose/three_dimensions.py", "09.places"): """
 from types import SimpleNamespace

@@ -26,8 +26,8 @@ def core_files() -> list[str]:
     return [path for one in outputs for path in SHOWN.findall("".join(one.get("data", {}).get("text/plain", "")))]
 
 
-def test_the_page_shows_seven_core_files():
-    assert core_files() == list(ON_RANK) and len(ON_RANK) == 7
+def test_the_page_shows_eight_core_files():
+    assert core_files() == list(ON_RANK) and len(ON_RANK) == 8
 
 
 @pytest.mark.parametrize("path", ON_RANK)
@@ -75,7 +75,9 @@ def test_copied_alone_it_passes_the_lab(five, path, task):
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
-@pytest.mark.parametrize("name", ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3"])
+@pytest.mark.parametrize(
+    "name", ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3", "SplitSequences"]
+)
 def test_every_rank_equals_one_process(ranks, name, num_ranks):
     line = compare_with_one_process(ranks[:num_ranks], getattr(strategies, name)).splitlines()[0]
     assert line == f"all {num_ranks} ranks equal one process after 3 steps: 79 tensors, within 1e-10 of the norm"
@@ -107,6 +109,12 @@ def test_zero_3_sends_one_and_a_half_times_as_much_as_ddp(ranks):
     assert sent[1] == pytest.approx(1.5 * sent[0])
 
 
+def test_context_parallelism_passes_keys_and_values_on_and_adds_up_gradients_once(ranks):
+    _, log, _ = ranks.run(strategies.trained, strategies.TRAINING.under(strategies.SplitSequences))[0]
+    messages = strategies.NUM_BLOCKS * 3 * (len(ranks) - 1)  # of each block: once in forward, and twice in backward
+    assert [log.count(op) for op in ("send", "recv", "all_reduce")] == [messages, messages, 1]
+
+
 def test_the_links_of_each_file_lead_to_its_chapter():
     page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
-    assert re.findall(r"\.\./notebooks/(\d\d)_", page) == ["03", "04", "05", "06", "07", "08", "09"]
+    assert re.findall(r"\.\./notebooks/(\d\d)_", page) == ["03", "04", "05", "06", "07", "08", "13", "09"]
