@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from functools import partial
 from unittest import mock
 
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.distributed import _functional_collectives as collectives
 
 from helpers.draw import Axis, Part, Scene, curves_scene, memory_scene, parts_scene
-from helpers.draw.chapters.long_context import causal_work_scene
+from helpers.draw.chapters.long_context import causal_work_scene, ring_scene
 from helpers.draw.scene import stacked_scene
+from helpers.draw.shards import Matrix, shards_scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training, beside_one_process, check_predicted
@@ -37,20 +38,22 @@ from helpers.parallel.context_parallel.context_parallel import SplitAttention
 from helpers.parallel.shared.collectives import all_reduce_in_buckets
 from helpers.predict.memory import activations, logits, memory
 from helpers.predict.memory.fine_tuning import kv_cache_bytes
-from helpers.predict.time.calibrate import published_steps
-from helpers.predict.time.flops import attention_imbalance, forward_parts, step_flops
+from helpers.predict.time.flops import attention_imbalance, forward_parts
 from helpers.predict.time.long_context import attention_matrix_bytes
+from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.step import step_time
 from helpers.predict.traffic.context_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.quantities.units import format_bytes
 from helpers.ranks import Ranks
 from helpers.records import CommLog
-from helpers.specs import PRESETS, ModelSpec, Plan
+from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec, Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 SHORT, LONG = 8192, 131_072  # tokens of a sequence
 MODELS = {"8B": PRESETS["llama3-8b"], "70B": PRESETS["llama3-70b"]}
-# torch's all-gather that autograd knows. It has the first of these names from torch 2.13 on.
+# torch's collectives that autograd can differentiate. The first of these names is that of torch 2.13.
 all_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+all_to_all = collectives.all_to_all_single_autograd
 
 
 def at_both_lengths() -> dict[str, ModelSpec]:
@@ -161,6 +164,19 @@ def message_name(log: CommLog) -> str:
     return names[log.ops()[0]] if log.ops() else "nothing"
 
 
+def hops_scene() -> Scene:
+    """Which block each of four ranks has after each hop, and the gradients that arrive one hop later."""
+    return ring_scene(4, title="Four ranks, contiguous shards: blocks in forward, and below them gradients in backward")
+
+
+def ulysses_scene() -> Scene:
+    """An all-to-all turns shards of the sequence into shards of the heads, and another one turns them back."""
+    before = Matrix(name="own tokens of all heads", num_rows=8, num_columns=8, cut="columns", num_parts=4)
+    after = Matrix(name="all tokens of own heads", num_rows=8, num_columns=8, cut="rows", num_parts=4)
+    pair = [replace(each, shape="8 heads × 8 tokens") for each in (before, after)]
+    return shards_scene([pair[0], "⇄", pair[1]], title="Two all-to-alls of Ulysses", largest=24)
+
+
 # ---- the work of each rank ----
 
 
@@ -193,20 +209,16 @@ PUBLISHED = {
     "H800, forward": (52.1, 85.2), "H800, forward and backward": (53.9, 90.2),
     "A100, forward": (51.4, 81.7), "A100, forward and backward": (52.5, 89.8),
 }  # fmt: skip
-# Milliseconds of one layer of Qwen3-30B-A3B on 4 GPUs, without zigzag and with it.
-# Source: https://github.com/mlc-ai/pith-train/pull/39
-PITH_TRAIN = (13.87, 8.30)
 
 
-def speedup_scene() -> tuple[Scene, float]:
-    """Published speed-ups by zigzag beside the bound 2 - 1/N, and the median of those on 8 GPUs."""
-    found = {f"8 {name}": (after / before, 8) for name, (before, after) in PUBLISHED.items()}
-    rows = found | {"4 GPUs, one layer of Qwen3-30B": (PITH_TRAIN[0] / PITH_TRAIN[1], 4)}
-    bounds = {name: attention_imbalance(size) for name, (_, size) in rows.items()}
-    parts = {name: [Part(text=f"{ratio:.2f}", kind="forward", size=ratio)] for name, (ratio, _) in rows.items()}
-    ends = {name: f"at most {bound:.3f}" for name, bound in bounds.items()}
+def speedup_scene() -> Scene:
+    """Published speed-ups of attention by zigzag on 8 GPUs beside the bound 2 - 1/N."""
+    bound = attention_imbalance(8)
+    ratios = {f"8 {name}": after / before for name, (before, after) in PUBLISHED.items()}
+    parts = {name: [Part(text=f"{ratio:.2f}", kind="forward", size=ratio)] for name, ratio in ratios.items()}
+    ends, limits = dict.fromkeys(ratios, f"at most {bound:.3f}"), dict.fromkeys(ratios, bound)
     title = "How many times faster attention becomes with zigzag: published, and the bound"
-    return parts_scene(parts, ends=ends, limits=bounds, title=title), median(ratio for ratio, _ in found.values())
+    return parts_scene(parts, ends=ends, limits=limits, title=title)
 
 
 # ---- bytes ----
@@ -261,9 +273,16 @@ TRAINING = Training(
 class ContextParallelRank(OneProcess):
     """A rank whose share of the loss is `share_of(model)(tokens, labels)`; shares and gradients add up over ranks."""
 
-    def __init__(self, model: nn.Module, training: Training, share_of: Callable[[nn.Module], Callable[..., Tensor]]):
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Training,
+        share_of: Callable[[nn.Module], Callable[..., Tensor]],
+        reduce: Callable[[list[Tensor]], None] = all_reduce_in_buckets,
+    ):
+        """reduce: what makes a list of gradients complete, in place."""
         super().__init__(model, training)
-        self.share = share_of(model)
+        self.share, self.reduce = share_of(model), reduce
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         share = self.share(inputs, targets)
@@ -271,7 +290,7 @@ class ContextParallelRank(OneProcess):
         return share.detach()
 
     def after_backward(self) -> None:
-        all_reduce_in_buckets([parameter.grad for parameter in self.model.parameters()])
+        self.reduce([parameter.grad for parameter in self.model.parameters()])
 
     def mean_losses(self, losses: Tensor) -> Tensor:
         dist.all_reduce(losses)
@@ -284,11 +303,14 @@ def training_verdict(ranks: Ranks, method: str) -> str:
     return beside_one_process(ranks, replace(TRAINING, steps=3).under(**strategy))
 
 
-def bugs_scene(ranks: Ranks, loss_on_a_rank: Callable[..., Tensor], bugs: Sequence[str]) -> tuple[Scene, str]:
+def bugs_scene(
+    ranks: Ranks, loss_on_a_rank: Callable[..., Tensor], reduce: Callable[..., None], bugs: Sequence[str]
+) -> tuple[Scene, str]:
     """Train without a bug and with each of `bugs`. Draws how far the first gradients are from those of one process.
 
-    loss_on_a_rank(model, tokens, labels, bug) returns a rank's share of the loss. Returns the picture, and the verdict
-    on the training without a bug. AssertionError where that is not equal to one process.
+    loss_on_a_rank(model, tokens, labels, bug) returns a rank's share of the loss, and reduce(gradients, bug) makes the
+    gradients complete. Returns the picture, and the verdict on the training without a bug. AssertionError where that is
+    not equal to one process.
     """
 
     def under(bug: str, steps: int) -> Training:
@@ -298,7 +320,8 @@ def bugs_scene(ranks: Ranks, loss_on_a_rank: Callable[..., Tensor], bugs: Sequen
                 block.attention.core = core
             return lambda tokens, labels: loss_on_a_rank(model, tokens, labels, bug)
 
-        return replace(TRAINING, steps=steps).under(ContextParallelRank, share_of=share_of)
+        reduce_under = partial(reduce, bug=bug)
+        return replace(TRAINING, steps=steps).under(ContextParallelRank, share_of=share_of, reduce=reduce_under)
 
     alone, first = TRAINING.run(), replace(TRAINING, steps=1).run()
     verdict = assert_equal(alone, ranks.run(under("", TRAINING.steps).run), atol=KEY_BIAS_ROUNDING)
@@ -306,21 +329,24 @@ def bugs_scene(ranks: Ranks, loss_on_a_rank: Callable[..., Tensor], bugs: Sequen
     rows, ends = {}, {}
     for bug in bugs:
         losses = ranks.run(under(bug, TRAINING.steps).run)[0]["losses"]
-        off = relative_difference(ranks.run(under(bug, 1).run)[0], gradients)
+        found = ranks.run(under(bug, 1).run)[0]
+        off = relative_difference(found, gradients)
         rows[bug] = [Part(text=f"{off:.0%}", kind="gradients", size=off)]
-        ends[bug] = loss_text(losses)
-    title = f"How far the first gradient is off; in one process, {loss_text(alone['losses'])}"
+        norm = global_norm({name: found[name] for name in gradients}) / global_norm(gradients)
+        ends[bug] = f"loss {losses[0]:.2f} to {losses[-1]:.2f}, norm × {norm:.2f}"
+    start, end = alone["losses"][[0, -1]].tolist()
+    title = f"How far the first gradient is off; in one process, the loss falls from {start:.2f} to {end:.2f}"
     return parts_scene(rows, ends=ends, title=title), verdict
-
-
-def loss_text(losses: Tensor) -> str:
-    return f"the loss falls from {losses[0]:.2f} to {losses[-1]:.2f}"
 
 
 def relative_difference(found: Tensors, expected: Tensors) -> float:
     """The norm of the difference of all tensors together, in parts of the norm of the expected ones."""
-    difference = sum((found[name] - tensor).square().sum() for name, tensor in expected.items())
-    return (difference / sum(tensor.square().sum() for tensor in expected.values())).sqrt().item()
+    difference = {name: found[name] - tensor for name, tensor in expected.items()}
+    return global_norm(difference) / global_norm(expected)
+
+
+def global_norm(tensors: Tensors) -> float:
+    return sum(tensor.square().sum() for tensor in tensors.values()).sqrt().item()
 
 
 def packed_documents(ranks: Ranks, lengths: Sequence[int] = (30, 10, 24)) -> tuple[str, float]:
@@ -348,17 +374,30 @@ def packed_documents(ranks: Ranks, lengths: Sequence[int] = (30, 10, 24)) -> tup
     return verdict, relative_difference(ranks.run(gradients, False)[0], alone)
 
 
-# ---- TorchTitan ----
+# ---- eight nodes ----
+
+# A call of attention is as fast as on one GPU, and no compute hides its messages.
+ONE_CALL = replace(MEGATRON_CORE, context_hidden=0.0, context_flash=1.0)
+EIGHT_NODES = Cluster(
+    gpu=GPUS["H100"], gpus_per_node=8, num_nodes=8, intra=LINKS["NVLink 4"], inter=LINKS["400 Gb/s"], network_cards=8
+)
 
 
-def titan_scene() -> Scene:
-    """TorchTitan's steps of Llama-3 8B at 32k, 64k and 128k, each with 32k tokens per GPU, by all-gathered keys."""
-    steps = [step for step in published_steps() if step.group == "TorchTitan" and step.model.seq > SHORT]
-    first, rows, ends = steps[0], {}, {}
-    for step in steps:
-        name = f"{step.model.seq:,} tokens, cp {step.plan.cp}, dp {step.plan.dp}"
-        rows[name] = [Part(text=f"{step.seconds:.1f} s", kind="forward", size=step.seconds)]
-        flops = step_flops(step.model, batch=step.plan.dp) / step_flops(first.model, batch=first.plan.dp)
-        ends[name] = f"{step.seconds / first.seconds:.2f} × the first; {flops:.2f} × its FLOPs"
-    title = "A step of Llama-3 8B on 8 H100s, 32,768 tokens per GPU, published by TorchTitan"
-    return parts_scene(rows, ends=ends, title=title)
+def plans_scene(model: ModelSpec, plans: Mapping[str, Plan]) -> tuple[Scene, str]:
+    """Predicted seconds per sequence and memory of plans on 8 nodes, and the name of the fastest plan.
+
+    A ring computes blocks at 85 % of the speed of one call, and they hide 90 % of its messages; see `Stack`.
+    """
+    rows, ends, seconds = {}, {}, {}
+    for name, plan in plans.items():
+        step = step_time(model, plan, EIGHT_NODES, MEGATRON_CORE if plan.cp_method == "ring" else ONE_CALL)
+        seconds[name] = step.seconds / plan.dp
+        bars = {bar.name: bar.seconds / plan.dp for bar in step.bars}
+        sizes = {"activations": bars["attention"], "other": bars.get("recomputation", 0)}
+        sizes["communication"] = bars.get("context parallelism, between nodes", 0)
+        sizes = {"forward": seconds[name] - sum(sizes.values())} | sizes
+        rows[name] = [Part(text=f"{size:.2f}", kind=kind, size=size) for kind, size in sizes.items()]
+        ends[name] = f"{seconds[name]:.2f} s, {memory(model, plan).total / 1e9:.1f} GB"
+    legend = {"forward": "all else", "activations": "attention", "other": "recomputation", "communication": "messages"}
+    title = "8 nodes of 8 H100: seconds per sequence, predicted"
+    return parts_scene(rows, ends=ends, legend=legend, title=title), min(seconds, key=seconds.get)

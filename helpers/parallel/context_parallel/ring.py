@@ -4,8 +4,8 @@ Each rank keeps its queries, while keys and values travel around a ring in N - 1
 while it passes the block on, and merges the outputs by each row's lse, the log of the sum of exp(score). In backward,
 keys and values travel again, and the gradient of each block travels behind it, back to the block's owner.
 
-    contiguous   0 1 2 3 | 4 5 6 7     the last rank computes 2 - 1/N times the mean, and the others wait for it
-    zigzag       0 1 6 7 | 2 3 4 5     2N chunks: rank i has chunks i and 2N-1-i (head-tail), so all compute the same
+Outputs are merged in fp32, or in float64. The gradients of keys and values are added up in the dtype of the inputs, so
+in bf16 each hop rounds them. Libraries keep fp32 buffers for them, which doubles the bytes of the gradients' hops.
 After Liu et al. 2023, "Ring Attention with Blockwise Transformers"; the merge is FlashAttention's (Dao et al. 2022).
 Legend: B = sequences, T = tokens of a rank, H = query heads, G = key and value heads (H or fewer), d = head size.
 """
@@ -20,7 +20,7 @@ def ring_attention(query, key, value, indices, group=None, starts=None) -> torch
     indices: of each rank's tokens, as `token_indices` returns them. starts: the index at which each token's document
     starts, (B, tokens of all ranks); a token attends to its own document only. None: a sequence is one document.
     """
-    query = query.to(torch.promote_types(query.dtype, torch.float32)) / query.shape[-1] ** 0.5  # merges in 32 bits
+    query = query.to(torch.promote_types(query.dtype, torch.float32)) / query.shape[-1] ** 0.5  # merged in fp32
     query, key, value = query.unflatten(1, (key.shape[1], -1)), key[:, :, None], value[:, :, None]  # (B, G, H/G, T, d)
     return RingAttention.apply(query, key, value, indices, group, starts).flatten(1, 2).to(value.dtype)
 
