@@ -80,3 +80,8 @@ def with_layout(tensor: Tensor, layout: str) -> Tensor:
     if tensor.dim() == 1:
         return torch.stack([tensor, tensor], dim=1)[:, 0]
     return tensor.mT.contiguous().mT
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy in the same layout of memory; `clone` would make every second element of a tensor contiguous."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)

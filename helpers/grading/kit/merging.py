@@ -7,6 +7,7 @@ builds the Task of a function `merge(out_a, lse_a, out_b, lse_b)` that returns b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +18,15 @@ from helpers.grading.kit.comparisons import expect
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.kit.tensor_comparisons import expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.grading.tensor_cases import SCALES, CaseGenerator
+from helpers.grading.tensor_cases import SCALES, CaseGenerator, copied, with_layout
 from helpers.learner.words import book
 
 words = book("values")
 ARGUMENTS = ("out_a", "lse_a", "out_b", "lse_b")
 LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
+# The lse of one query in block a and in block b, where lse are large: in units of the largest, each up to small noise.
+EXTREMES = ((-1, -1), (-1, -math.inf), (-math.inf, -1), (1, -1), (-1, 1), (1, 1))
+SMALL_SHARE = 12.0  # by so much the lse of one query is smaller in one block; exp(-12) is small, but it is not 0
 
 
 def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
@@ -31,26 +35,38 @@ def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
     return values / SCALES["large"] if rng.case.values == "large" else values  # rng.tensor has multiplied by that
 
 
-def draw_blocks(rng: CaseGenerator, *heads: int, unseen: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+def draw_blocks(
+    rng: CaseGenerator, *heads: int, unseen: Mapping[str, Sequence[int]], largest_lse: float
+) -> list[dict[str, Any]]:
     """The output (heads, queries, size) and the lse (heads, queries) of each block. heads: their number, or nothing.
 
     unseen: for block "a" and block "b" the queries that see none of its keys; in the plain case all see some.
+    largest_lse: what the lse of the EXTREMES are near to in a case of large values, with either sign.
     """
-    rows, size, num_keys = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
+    num_unseen = 1 + max(query for queries in unseen.values() for query in queries)
+    rows, size, num_keys = num_unseen + len(EXTREMES) + rng.integer(1, 3), rng.integer(2, 4), rng.integer(2, 6)
     inputs: dict[str, Any] = {}
-    for name, queries in unseen.items():
+    for block, (name, queries) in enumerate(unseen.items()):
         scores = moderate(rng, *heads, rows, num_keys) * (LARGE if rng.case.values == "large" else 1)
         out, lse = scores.softmax(-1) @ moderate(rng, *heads, num_keys, size), scores.logsumexp(-1)
+        for query, of_blocks in enumerate(EXTREMES if rng.case.values == "large" else (), num_unseen):
+            lse[..., query] = of_blocks[block] * largest_lse + rng.normal(*heads)
+        if name == "b":
+            lse[..., -1] = inputs["lse_a"][..., -1] - SMALL_SHARE
         for query in queries if rng.case.number else ():
-            out[..., query, :], lse[..., query] = 0.0, -torch.inf
+            lse[..., query] = -torch.inf
+        out = out.masked_fill((lse == -torch.inf)[..., None], 0.0)
         inputs |= {f"out_{name}": out, f"lse_{name}": lse}
-    return [inputs]
+    for tensor in inputs.values() if heads else ():
+        tensor[-1] = tensor[-1].roll(1, 0)  # so that in the last head other queries see no key
+    # Of the drawn scores only their values are used, so the layout is given to the arguments themselves.
+    return [{name: with_layout(tensor, rng.case.layouts) for name, tensor in inputs.items()}]
 
 
 def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     """The learner's output and lse; None for what is no tensor."""
     with one_thread():
-        result = submitted(*(inputs[name].clone() for name in ARGUMENTS))
+        result = submitted(*(copied(inputs[name]) for name in ARGUMENTS))
     pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
     out, lse = (one.clone() if isinstance(one, Tensor) else None for one in pair)
     return {"out": out, "lse": lse}

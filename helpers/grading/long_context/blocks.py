@@ -33,8 +33,11 @@ words = LAB.messages
 
 # -- 13.merge --------------------------------------------------------------------------------------------------------
 def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Two heads. From the second case on, query 0 sees no key of block a, query 1 none of b, query 2 none."""
-    return draw_blocks(rng, 2, unseen={"a": [0, 2], "b": [1, 2]})
+    """Two heads. From the second case on, query 0 sees no key of block a, query 1 none of b, query 2 none.
+
+    So it is in the first head; in the second one the queries are in another order.
+    """
+    return draw_blocks(rng, 2, unseen={"a": [0, 2], "b": [1, 2]}, largest_lse=3000.0)
 
 
 MERGE = merge_task(
@@ -82,8 +85,8 @@ def run_hop(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str
     with one_thread():
         result = submitted(*(inputs[name].clone() for name in ARGUMENTS))
     pair = result if isinstance(result, tuple | list) and len(result) == 2 else (None, None)
-    query, block = (one.detach().clone() if isinstance(one, Tensor) else None for one in pair)
-    return {"query": query, "block": block}
+    query, block = (one.detach() if isinstance(one, Tensor) else None for one in pair)
+    return {"query": query, "block": block}  # no copies, so that it is seen if a later call writes into them
 
 
 def added_up(inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:

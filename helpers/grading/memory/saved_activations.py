@@ -44,7 +44,7 @@ from helpers.grading.task import (
     Variations,
     recognise_errors,
 )
-from helpers.grading.tensor_cases import CaseGenerator, with_layout
+from helpers.grading.tensor_cases import CaseGenerator, copied, with_layout
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
@@ -103,7 +103,7 @@ def run_checkpoint(
     generator.manual_seed(inputs["seed"])
     frozen = inputs["frozen"]
     weights = {name: value.clone().requires_grad_(name not in frozen) for name, value in inputs["weights"].items()}
-    x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
+    x, gradient, positions = (copied(inputs[name]) for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
     meter, y = MemoryMeter([*weights.values(), x, gradient, positions]), x  # the tensors in the list do not count

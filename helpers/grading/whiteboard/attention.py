@@ -93,7 +93,7 @@ def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     From the second case on, row 0 attends to no key of block a, and row 1 to none of block b.
     """
-    return draw_blocks(rng, unseen={"a": [0], "b": [1]})
+    return draw_blocks(rng, unseen={"a": [0], "b": [1]}, largest_lse=1000.0)
 
 
 MERGE = merge_task(

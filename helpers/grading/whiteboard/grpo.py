@@ -22,7 +22,7 @@ from torch import Tensor
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.kit.tensor_comparisons import expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
-from helpers.grading.tensor_cases import CaseGenerator
+from helpers.grading.tensor_cases import CaseGenerator, copied
 from helpers.grading.whiteboard import LAB
 
 words = LAB.messages
@@ -56,7 +56,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     """The learner's loss and its gradient; or under "returned" what was returned in place of a loss with a gradient."""
-    arguments = {name: one.clone() if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    arguments = {name: copied(one) if isinstance(one, Tensor) else one for name, one in inputs.items()}
     logp = arguments["logp"].requires_grad_()
     with one_thread():
         loss = submitted(*arguments.values())
