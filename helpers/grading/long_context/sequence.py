@@ -40,8 +40,10 @@ def make_zigzag(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
 def zigzag(num_tokens: int, num_ranks: int) -> tuple[list[list[int]], list[int]]:
     """The right answer to a case: the tokens of each rank, and the place of each token in the joined shards."""
     shards = [[*head, *tail] for head, tail in token_chunks(num_tokens, num_ranks, zigzag=True)]
-    joined = sum(shards, [])
-    return shards, [joined.index(token) for token in range(num_tokens)]
+    places = [0] * num_tokens
+    for place, token in enumerate(sum(shards, [])):
+        places[token] = place
+    return shards, places
 
 
 def shards_rule(case: list[int], got: Any) -> Words:
@@ -73,18 +75,19 @@ ZIGZAG = question_task(
 
 # -- 13.shard --------------------------------------------------------------------------------------------------------
 NO_LABEL = -100
-VOCAB = 90  # tokens are drawn from 10 to this, so that they look unlike indices and documents in a sentence
+VOCAB = 90  # tokens are 0, or drawn from 10 to this, so that they look unlike indices and documents in a sentence
 Case = list[list[int]]  # the tokens of the full sequence, the document of each, and the indices of one rank's tokens
 
 
 def make_shard(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The text's example; then all ranks of drawn sequences.
+    """The text's example; then all ranks of drawn sequences; then single tokens of one, and a sequence of one token.
 
     The first drawn one is a single document on two ranks without a zigzag. In the others documents of one token and
-    more follow each other, a number may come again, and one of them begins where the sequence is split.
+    more follow each other, a number may come again, and one of them begins where the sequence is split. In each the
+    token 0 is a label twice, if that many tokens are one.
     """
     cases = [[[11, 12, 13, 14, 15, 16, 17, 18], [0, 0, 0, 1, 1, 1, 1, 1], [0, 1, 6, 7]]]
-    for number, num_ranks in enumerate((2, 2, 3, 4, 1)):
+    for number, num_ranks in enumerate((2, 2, 3, 1, 4)):
         num_tokens = rng.integer(3 * num_ranks, 5 * num_ranks)
         shards = [sum(map(list, chunks), []) for chunks in token_chunks(num_tokens, num_ranks, zigzag=number > 0)]
         documents: list[int] = []
@@ -93,8 +96,12 @@ def make_shard(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
             documents += [id] * (len(shards[0]) // 2 if not documents and number > 1 else rng.integer(1, 5))
         documents = documents[:num_tokens] or [7] * num_tokens
         tokens = [rng.integer(10, VOCAB) for _ in range(num_tokens)]
+        are_labels = [i + 1 for i, pair in enumerate(pairwise(documents)) if pair[0] == pair[1]]
+        for place in rng.permutation(len(are_labels))[:2]:
+            tokens[are_labels[place]] = 0
         cases += [[tokens, documents, shard] for shard in shards]
-    return [{"cases": cases}]
+    cases.append([tokens, documents, list(range(1, num_tokens, 2))])
+    return [{"cases": [*cases, [[rng.integer(10, VOCAB)], [0], [0]]]}]
 
 
 def own_shard(tokens: list[int], documents: list[int], index: list[int]) -> tuple[list[int], list[int], list[int], int]:

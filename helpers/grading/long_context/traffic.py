@@ -22,14 +22,14 @@ NAMES = ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
 
 
 def make_bytes(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The text's examples, one rank, multi-head attention, as many ranks as heads, and too many; then random ones.
+    """The text's examples, one rank, multi-head attention, as many ranks as heads, too many, three copies; random ones.
 
     A case is: the tokens of the full sequence, the query heads, the key and value heads, the elements of a head, the
     ranks, and the bytes of an element.
     """
     cases = [[8192, 32, 8, 128, 4, 2], [8192, 32, 8, 128, 16, 2], [4096, 16, 4, 64, 1, 2], [6144, 12, 12, 96, 3, 4]]
-    cases += [[4096, 16, 2, 64, 16, 2], [4096, 16, 4, 64, 32, 2], [4096, 12, 4, 64, 8, 2]]
-    while len(cases) < 14:
+    cases += [[4096, 16, 2, 64, 16, 2], [4096, 16, 4, 64, 32, 2], [4096, 12, 4, 64, 8, 2], [6144, 12, 2, 64, 6, 2]]
+    while len(cases) < 15:
         kv_heads, group = 2 ** rng.integer(0, 4), rng.one_of(1, 2, 3, 4, 6, 8)
         ranks = 2 ** rng.integer(1, 5)
         tokens = ranks * rng.integer(50, 500)
