@@ -64,6 +64,8 @@ def test_the_slowest_stage_is_the_largest_sum():
 
 def test_answers_are_compared_as_people_mean_them():
     assert answers.is_same_answer([0.1 + 0.2, [3]], (0.3, [torch.tensor(3.0)]))
+    assert answers.is_same_answer([[0, 3], [1]], [torch.tensor([0, 3]), torch.tensor([1])])
+    assert not answers.is_same_answer([[0, 3], [1]], [torch.tensor([0, 3]), torch.tensor(1)])
     assert (
         not answers.is_same_answer(1, True)
         and not answers.is_same_answer([1, 2], [1])

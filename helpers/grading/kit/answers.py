@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, with_rule
-from helpers.grading.plain_data import shortened, simplified
+from helpers.grading.plain_data import is_tensor, shortened, simplified
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book
 
@@ -124,18 +124,27 @@ def judge_answers(
 
 
 def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
-    """Whether two answers are equal, numbers up to rounding; a tensor of one element counts as its number."""
+    """Whether two answers are equal, numbers up to rounding. A tensor counts as its list, or as its one number."""
+    if isinstance(right, list | tuple):
+        items = items_of(got)
+        same_length = items is not None and len(right) == len(items)
+        return same_length and all(is_same_answer(*pair, tolerance) for pair in zip(right, items, strict=True))
     right, got = simplified(right), simplified(got)
-    if isinstance(right, list) and isinstance(got, list):
-        return len(right) == len(got) and all(is_same_answer(*pair, tolerance) for pair in zip(right, got, strict=True))
     if is_number(right) and is_number(got):
         return math.isclose(right, got, rel_tol=tolerance, abs_tol=ABSOLUTE_TOLERANCE)
     return type(right) is type(got) and right == got
 
 
+def items_of(answer: Any) -> list[Any] | None:
+    """The items of a list, a tuple or a tensor with dimensions; None for anything else."""
+    if is_tensor(answer) and answer.dim():
+        return answer.tolist()
+    return list(answer) if isinstance(answer, list | tuple) else None
+
+
 def first_difference(right: list[Any], got: Any) -> int:
     """The index of the first item of `right` that `got` does not have; the last one if `got` has all, and then more."""
-    pairs = zip_longest(right, got if isinstance(got, list | tuple) else [])
+    pairs = zip_longest(right, items_of(got) or [])
     wrong = (i for i, pair in enumerate(pairs) if not is_same_answer(*pair))
     return min(next(wrong, 0), max(0, len(right) - 1))
 
