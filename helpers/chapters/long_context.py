@@ -173,7 +173,7 @@ def ulysses_scene() -> Scene:
     """An all-to-all turns shards of the sequence into shards of the heads, and another one turns them back."""
     before = Matrix(name="own tokens of all heads", num_rows=8, num_columns=8, cut="columns", num_parts=4)
     after = Matrix(name="all tokens of own heads", num_rows=8, num_columns=8, cut="rows", num_parts=4)
-    pair = [replace(each, shape="8 heads × 8 tokens") for each in (before, after)]
+    pair = [replace(each, shape="8 heads (rows) × 8 tokens (columns)") for each in (before, after)]
     return shards_scene([pair[0], "⇄", pair[1]], title="Two all-to-alls of Ulysses", largest=24)
 
 
@@ -181,7 +181,7 @@ def ulysses_scene() -> Scene:
 
 
 def computed_pairs(num_tokens: int, zigzag: bool) -> int:
-    """On a rank: the pairs of a query and a key that it computes in ring attention, counted block by block."""
+    """On a rank: the pairs of a query and a key that the mask leaves in ring attention, counted block by block."""
     pairs, attend = [], ring.attend
 
     def counted(query: Tensor, key: Tensor, value: Tensor, mask: Tensor):
@@ -386,7 +386,7 @@ EIGHT_NODES = Cluster(
 def plans_scene(model: ModelSpec, plans: Mapping[str, Plan]) -> tuple[Scene, str]:
     """Predicted seconds per sequence and memory of plans on 8 nodes, and the name of the fastest plan.
 
-    A ring computes blocks at 85 % of the speed of one call, and they hide 90 % of its messages; see `Stack`.
+    A ring computes blocks at 85 % of the speed of one call, and computing hides 90 % of a ring's messages; see `Stack`.
     """
     rows, ends, seconds = {}, {}, {}
     for name, plan in plans.items():
@@ -399,5 +399,5 @@ def plans_scene(model: ModelSpec, plans: Mapping[str, Plan]) -> tuple[Scene, str
         rows[name] = [Part(text=f"{size:.2f}", kind=kind, size=size) for kind, size in sizes.items()]
         ends[name] = f"{seconds[name]:.2f} s, {memory(model, plan).total / 1e9:.1f} GB"
     legend = {"forward": "all else", "activations": "attention", "other": "recomputation", "communication": "messages"}
-    title = "8 nodes of 8 H100: seconds per sequence, predicted"
+    title = "8 nodes of 8 H100: seconds of a step per sequence in the step, predicted"
     return parts_scene(rows, ends=ends, legend=legend, title=title), min(seconds, key=seconds.get)

@@ -115,4 +115,4 @@ def test_the_fastest_of_the_plans_on_eight_nodes_is_named():
 
 def test_the_pictures_of_the_hops_and_of_ulysses():
     assert "After hop 3: K1, V1: hidden" in long_context.hops_scene().summary
-    assert "8 heads × 8 tokens" in {label.text for label in long_context.ulysses_scene().labels()}
+    assert "8 heads (rows) × 8 tokens (columns)" in {label.text for label in long_context.ulysses_scene().labels()}
