@@ -95,7 +95,10 @@ def context_method(request: PlanRequest, tp: int, cp: int) -> str:
     """
     if cp == 1:
         return Plan.cp_method
-    usual, seconds = request.stack.cp_method, method_seconds(request, tp, cp)
+    usual = request.stack.cp_method
+    if not request.stack.cp_choices:
+        return usual
+    seconds = method_seconds(request, tp, cp)
     fastest = min(seconds, key=seconds.get, default=usual)
     return usual if usual in seconds and seconds[usual] <= (1 + METHOD_TIE) * seconds[fastest] else fastest
 

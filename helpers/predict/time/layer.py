@@ -227,8 +227,8 @@ def _context_parallel(
     sent = seconds("all_gather", 2 * 2 * tokens * keys * plan.cp)  # keys and values of all cp ranks, in 16 bits
     settings = {"cp": plan.cp, "sent": sum(sent), "hidden": stack.context_hidden}
     exposed = [
-        exposed_seconds(plan.cp_method, **settings, attention=seconds, backward=bool(backward))
-        for backward, seconds in enumerate(attention)
+        exposed_seconds(plan.cp_method, **settings, attention=of_pass, backward=bool(backward))
+        for backward, of_pass in enumerate(attention)
     ]
     return tuple(tuple(part * each / sum(sent) for part in sent) for each in exposed)
 
