@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from helpers.chapters.composing import PlanRank
 from helpers.compose import Plan, Trainer, refused
-from helpers.observe.training import Training, beside_one_process
+from helpers.observe.training import beside_one_process
 from helpers.ranks import RankError
 from helpers.workloads import GPT, MLP, GPTConfig, characters, token_loss
 from tests.compose.cases import Case
 from tests.compose.test_trainer import check, of_one_process
-from tests.compose.training import composed, predicted
+from tests.compose.training import clipped_training, composed, predicted
 
 METHODS = Plan.KNOWN["cp_method"]
 WITH = {
@@ -60,15 +59,7 @@ def test_on_three_axes_and_with_options_it_equals_one_process(eight, case):
     check(eight, case)
 
 
-CLIPPED = Training(
-    model=lambda: GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16, num_heads=4, num_kv_heads=2)).double(),
-    batch=lambda step: characters().batch(step, 8, 8),
-    optimizer=torch.optim.SGD,
-    options=dict(lr=0.5, momentum=0.9),
-    steps=3,
-    max_norm=0.2,
-    state=nn.Module.state_dict,
-)
+CLIPPED = clipped_training(num_kv_heads=2)
 
 
 @pytest.mark.parametrize("plan", [Plan(cp=4), Plan(cp=2, dp=2, zero=1), Plan(cp=2, tp=2), Plan(cp=2, pp=2)], ids=str)

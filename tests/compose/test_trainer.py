@@ -10,11 +10,11 @@ from torch import nn
 from helpers.chapters.composing import PlanRank
 from helpers.compose import Plan, Trainer
 from helpers.observe.equality import assert_equal
-from helpers.observe.training import Training, beside_one_process
+from helpers.observe.training import beside_one_process
 from helpers.parallel.tensor_parallel.sequence_shards import ShardDropout
-from helpers.workloads import GPT, MLP, GPTConfig, characters, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 from tests.compose.cases import Case, case_of, cases, pairs, possible
-from tests.compose.training import NO_GRADIENT, batches, build, composed, one_process, predicted
+from tests.compose.training import NO_GRADIENT, batches, build, clipped_training, composed, one_process, predicted
 
 CASES = cases()
 IN_CI = [*[case for case in CASES if 2 < case.world < 8][::4][:10], *[case for case in CASES if case.world == 8][7:9]]
@@ -49,16 +49,8 @@ def test_any_plan_equals_one_process(eight, case):
     check(eight, case)
 
 
-CLIPPED = Training(
-    # With parts, copies of norms and biases, and a key and value head that both ranks of two hold.
-    model=lambda: GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16, num_heads=4, num_kv_heads=1)).double(),
-    batch=lambda step: characters().batch(step, 8, 8),
-    optimizer=torch.optim.SGD,
-    options=dict(lr=0.5, momentum=0.9),
-    steps=3,
-    max_norm=0.2,
-    state=nn.Module.state_dict,
-)
+# With parts, copies of norms and biases, and a key and value head that both ranks of two hold.
+CLIPPED = clipped_training(num_kv_heads=1)
 PAIRS = [*(Plan(dp=2, tp=2, zero=zero) for zero in (1, 2, 3)), Plan(pp=2, tp=2, num_microbatches=4)]
 PAIRS.append(Plan(dp=2, pp=2, zero=1, num_microbatches=2))
 

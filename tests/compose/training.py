@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from helpers.compose import Trainer
 from helpers.observe.comms import record_comms
+from helpers.observe.training import Training
 from helpers.parallel.amp import GradScaler, autocast
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.records import AxisTraffic, traffic_by_axis
-from helpers.workloads import GPT, GPTConfig, token_loss
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
 from tests.compose.cases import LAYERS, Case
 
 STEPS, ROWS, MAX_NORM = 5, 48, 0.5
@@ -34,6 +35,21 @@ def build(case: Case, dtype: torch.dtype = torch.float64) -> GPT:
         tied=case.tied,
     )
     return GPT(config).to(dtype)
+
+
+def clipped_training(num_kv_heads: int) -> Training:
+    """Three clipped steps of SGD of a small GPT: a factor on all gradients shows, which Adam would divide out again."""
+    return Training(
+        model=lambda: GPT(
+            GPTConfig.tiny(context=8, num_layers=3, hidden=16, num_heads=4, num_kv_heads=num_kv_heads)
+        ).double(),
+        batch=lambda step: characters().batch(step, 8, 8),
+        optimizer=torch.optim.SGD,
+        options=dict(lr=0.5, momentum=0.9),
+        steps=3,
+        max_norm=0.2,
+        state=nn.Module.state_dict,
+    )
 
 
 def batches(case: Case) -> list[tuple[Tensor, Tensor]]:
