@@ -24,17 +24,17 @@ from helpers.draw.scene import stacked_scene
 from helpers.draw.shards import Matrix, shards_scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
-from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training, beside_one_process, check_predicted
+from helpers.observe.training import KEY_BIAS_ROUNDING, LossShareRanks, Training, beside_one_process, check_predicted
 from helpers.parallel.context_parallel import (
     ContextParallel,
     join_sequence,
     ring,
     ring_attention,
     shifted_labels,
+    split_attention,
     split_sequence,
     token_indices,
 )
-from helpers.parallel.context_parallel.context_parallel import SplitAttention
 from helpers.parallel.shared.collectives import all_reduce_in_buckets
 from helpers.predict.memory import activations, logits, memory
 from helpers.predict.memory.fine_tuning import kv_cache_bytes
@@ -224,10 +224,6 @@ def speedup_scene() -> Scene:
 # ---- bytes ----
 
 
-def sent_bytes(log: CommLog) -> float:
-    return sum(event.sent_bytes() for event in log.events)
-
-
 def bytes_scene(sent: Mapping[str, float], cp: int) -> Scene:
     """Counted bytes of the attention SPLIT on `cp` ranks, above predicted bytes of Llama-3 70B for 2 to 64 ranks.
 
@@ -270,7 +266,7 @@ TRAINING = Training(
 )
 
 
-class ContextParallelRank(OneProcess):
+class ContextParallelRank(LossShareRanks):
     """A rank whose share of the loss is `share_of(model)(tokens, labels)`; shares and gradients add up over ranks."""
 
     def __init__(
@@ -292,10 +288,6 @@ class ContextParallelRank(OneProcess):
     def after_backward(self) -> None:
         self.reduce([parameter.grad for parameter in self.model.parameters()])
 
-    def mean_losses(self, losses: Tensor) -> Tensor:
-        dist.all_reduce(losses)
-        return losses
-
 
 def training_verdict(ranks: Ranks, method: str) -> str:
     """Three steps of a GPT under ContextParallel, compared with one process. AssertionError where they differ."""
@@ -315,9 +307,8 @@ def bugs_scene(
 
     def under(bug: str, steps: int) -> Training:
         def share_of(model: GPT) -> Callable[..., Tensor]:
-            core = SplitAttention(ring_attention, None, token_indices(TOKENS, dist.get_world_size(), zigzag=True))
-            for block in model.blocks:
-                block.attention.core = core
+            attention = split_attention(model, "ring")
+            attention.indices = token_indices(TOKENS, dist.get_world_size(), zigzag=True)
             return lambda tokens, labels: loss_on_a_rank(model, tokens, labels, bug)
 
         reduce_under = partial(reduce, bug=bug)

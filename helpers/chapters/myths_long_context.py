@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from helpers.chapters.long_context import computed_pairs
 from helpers.observe.comms import record_comms
 from helpers.parallel.context_parallel import ring_attention, token_indices, ulysses_attention
-from helpers.parallel.context_parallel.ring import visible_part
 from helpers.ranks import Ranks
 
 Numbers = dict[str, float]
@@ -27,13 +27,8 @@ def equal_tokens_are_equal_work(ranks: Ranks) -> Numbers:
     ranks: for one chunk of the sequence per rank ("contiguous"), and for an early and a late one ("zigzag").
     """
 
-    def num_pairs(zigzag: bool) -> int:
-        indices = token_indices(NUM_TOKENS, dist.get_world_size(), zigzag)
-        queries = indices[dist.get_rank()]
-        return sum(int(visible_part(queries, keys, None)[2].sum()) for keys in indices)  # the mask of each block
-
     def busiest_over_mean(zigzag: bool) -> float:
-        pairs = ranks.run(num_pairs, zigzag)
+        pairs = ranks.run(computed_pairs, NUM_TOKENS, zigzag)
         return max(pairs) * len(pairs) / sum(pairs)
 
     return {"contiguous": busiest_over_mean(False), "zigzag": busiest_over_mean(True)}
@@ -51,7 +46,7 @@ def ulysses_sends_n_times_less(ranks: Ranks) -> Numbers:
         query, key, value = (torch.ones(1, heads, 16, 4) for heads in (8, num_kv_heads, num_kv_heads))
         with record_comms() as recorder:
             attention(query, key, value, indices)
-        return sum(event.sent_bytes() for event in recorder.log.events)
+        return recorder.log.sent_bytes()
 
     def ring_over_ulysses(num_kv_heads: int) -> float:
         return ranks.run(sent, ring_attention, num_kv_heads)[0] / ranks.run(sent, ulysses_attention, num_kv_heads)[0]

@@ -19,7 +19,7 @@ from helpers.compose.three_dimensions import process_groups, train_step
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.memory import record_memory
-from helpers.observe.training import DataParallelRanks, OneProcess, Training
+from helpers.observe.training import DataParallelRanks, LossShareRanks, OneProcess, Training
 from helpers.parallel.amp import MiniAutocast, MiniGradScaler, amp_step
 from helpers.parallel.context_parallel.ring import ring_attention, token_indices
 from helpers.parallel.ddp import BucketedDDP, MiniDDP
@@ -124,7 +124,7 @@ class ZeRO3(DataParallelRanks):
         return state
 
 
-class SplitSequences(OneProcess):
+class SplitSequences(LossShareRanks):
     """A rank has two chunks of each sequence, a zigzag. The ranks' losses and gradients are shares, which add up."""
 
     def __init__(self, model: nn.Sequential, training: Training):
@@ -142,10 +142,6 @@ class SplitSequences(OneProcess):
 
     def after_backward(self) -> None:
         all_reduce_in_buckets([parameter.grad for parameter in self.model.parameters()])
-
-    def mean_losses(self, losses: Tensor) -> Tensor:
-        dist.all_reduce(losses)
-        return losses
 
 
 class ThreeDimensions(TensorParallel):

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.compose.forward_backward import RankBatch
-from helpers.parallel.context_parallel import METHODS, split_sequence, token_indices
-from helpers.parallel.context_parallel.context_parallel import SplitAttention
+from helpers.parallel.context_parallel import split_attention, split_sequence, token_indices
 from helpers.specs import Plan
 
 
@@ -33,9 +32,7 @@ class SplitContext:
         if plan.cp == 1:
             return
         self.longest = model.config.context
-        self.attention = SplitAttention(METHODS[plan.cp_method], group)
-        for block in model.blocks:
-            block.attention.core = self.attention
+        self.attention = split_attention(model, plan.cp_method, group)
         # a hook, because the model and the first stage of a pipeline both call this module, from different functions
         model.position_embedding.register_forward_pre_hook(self._global_positions)
 

@@ -144,6 +144,17 @@ class DataParallelRanks(OneProcess):
         return dist.group.WORLD
 
 
+class LossShareRanks(OneProcess):
+    """The base of strategies in which every rank computes a share of the loss, and the shares add up to it.
+
+    Each rank reads the full batch. A subclass adds up the gradients as well, in `after_backward`.
+    """
+
+    def mean_losses(self, losses: Tensor) -> Tensor:
+        dist.all_reduce(losses)
+        return losses
+
+
 def beside_one_process(ranks: Ranks, training: Training, alone: Tensors | None = None) -> str:
     """The line of `assert_equal` for every rank of this training against one process. AssertionError if not equal.
 

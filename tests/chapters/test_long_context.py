@@ -39,7 +39,7 @@ def test_three_ways_equal_one_process_and_send_what_was_predicted(ranks, ulysses
     methods = {"ring": ring_attention, "all-gather": gathered_attention, "Ulysses": ulysses}
     logs = {name: long_context.compare_attention(ranks, attention)[0] for name, attention in methods.items()}
     assert [long_context.message_name(log) for log in logs["all-gather"]] == ["an all-gather", "a reduce-scatter"]
-    sent = {name: long_context.sent_bytes(forward) for name, (forward, _) in logs.items()}
+    sent = {name: forward.sent_bytes() for name, (forward, _) in logs.items()}
     assert "ring: 24,576 B, as predicted" in long_context.bytes_scene(sent, cp=4).summary
     with pytest.raises(RuntimeError, match="Ulysses sent 1"):
         long_context.bytes_scene(sent | {"Ulysses": 1}, cp=4)

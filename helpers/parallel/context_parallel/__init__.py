@@ -10,7 +10,7 @@ Begin with ring.py.
 """
 
 from helpers.parallel.context_parallel.all_gather import all_gather_attention
-from helpers.parallel.context_parallel.context_parallel import METHODS, ContextParallel
+from helpers.parallel.context_parallel.context_parallel import METHODS, ContextParallel, split_attention
 from helpers.parallel.context_parallel.ring import ring_attention, token_indices
 from helpers.parallel.context_parallel.sequence import document_starts, join_sequence, shifted_labels, split_sequence
 from helpers.parallel.context_parallel.ulysses import ulysses_attention
@@ -23,6 +23,7 @@ __all__ = [
     "join_sequence",
     "ring_attention",
     "shifted_labels",
+    "split_attention",
     "split_sequence",
     "token_indices",
     "ulysses_attention",

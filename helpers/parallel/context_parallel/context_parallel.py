@@ -56,9 +56,7 @@ class ContextParallel(nn.Module):
                 "build the model with dropout=0.0"
             )
         self.model, self.group, self.zigzag = model, group, zigzag
-        self.core = SplitAttention(METHODS[method], group)
-        for block in model.blocks:
-            block.attention.core = self.core
+        self.core = split_attention(model, method, group)
         broadcast_tensors([*model.parameters(), *model.buffers()], group)
 
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
@@ -114,6 +112,17 @@ class ContextParallel(nn.Module):
                 "some of the tokens only, but their positions are those of the full document, so build a longer context"
             )
         return positions.to(tokens.device)
+
+
+def split_attention(model: GPT, method: str, group: dist.ProcessGroup | None = None) -> SplitAttention:
+    """Let every block of the model compute its attention by this method, a key of METHODS.
+
+    Set `indices` of what it returns before a forward.
+    """
+    core = SplitAttention(METHODS[method], group)
+    for block in model.blocks:
+        block.attention.core = core
+    return core
 
 
 @dataclass

@@ -3,12 +3,12 @@
 import torch.distributed as dist
 from torch import nn
 
-from helpers.observe.training import OneProcess
+from helpers.observe.training import LossShareRanks
 from helpers.parallel.context_parallel import ContextParallel
 from helpers.parallel.shared.recompute import recompute_blocks
 
 
-class ContextParallelRank(OneProcess):
+class ContextParallelRank(LossShareRanks):
     """A rank that gets the full batch and trains on its tokens. It starts with other weights than rank 0."""
 
     def __init__(self, model, training, documents=None, recompute=None, **options):
@@ -26,7 +26,3 @@ class ContextParallelRank(OneProcess):
 
     def after_backward(self):
         self.parallel.all_reduce_gradients()
-
-    def mean_losses(self, losses):
-        dist.all_reduce(losses)
-        return losses
