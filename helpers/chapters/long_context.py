@@ -165,7 +165,7 @@ def message_name(log: CommLog) -> str:
 
 
 def hops_scene() -> Scene:
-    """Which block each of four ranks has after each hop, and the gradients that arrive one hop later."""
+    """Which block each of four ranks has after each hop, and the gradients, which start one hop later."""
     return ring_scene(4, title="Four ranks, contiguous shards: blocks in forward, and below them gradients in backward")
 
 
