@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from helpers.observe.training import Training, beside_one_process
-from helpers.parallel.experts import with_experts
+from helpers.parallel.experts import ExpertParallel, ExpertsConfig, MixtureOfExperts, with_experts
 from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig
 from tests.parallel.experts.experts_rank import ExpertParallelRank, ExpertsInOneProcess
@@ -66,3 +67,23 @@ def test_a_model_without_experts_is_refused_in_a_sentence(ranks):
     plain = replace(training(), model=lambda: GPT(GPTConfig.tiny())).under(ExpertParallelRank)
     with pytest.raises(RankError, match="without a layer of experts"):
         ranks[:2].run(plain.run)
+
+
+def with_capacity():
+    """How the output and its gradient differ after the experts of a layer are split, and how many choices are lost."""
+    torch.manual_seed(0)
+    layer = MixtureOfExperts(
+        ExpertsConfig(hidden=8, expert_hidden=6, num_experts=12, top_k=2, capacity_factor=0.5)
+    ).double()
+    tokens = torch.randn(4 + dist.get_rank(), 8, dtype=torch.float64, requires_grad=True)
+    alone = layer(tokens)
+    dropped = 2 * len(tokens) - int(layer.counts.sum())
+    (gradient_alone,) = torch.autograd.grad(alone.square().sum(), tokens)
+    split = ExpertParallel(layer)(tokens)
+    (gradient,) = torch.autograd.grad(split.square().sum(), tokens)
+    return (alone - split).abs().max().item(), (gradient_alone - gradient).abs().max().item(), dropped
+
+
+def test_tokens_over_capacity_go_nowhere_on_every_rank(world):
+    results = world.run(with_capacity)
+    assert all(output < 1e-14 and gradient < 1e-14 and dropped for output, gradient, dropped in results)
