@@ -1,8 +1,8 @@
-"""Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp, cp), and its random seed.
+"""Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp, cp, ep), and its random seed.
 
 A mesh numbers the ranks along the axes of parallelism: data (dp), tensor (tp), pipeline (pp) and context (cp). The
 ranks that differ only in their index on one axis form a group, and so do those that differ only on several axes, such
-as dp and cp. The Trainer asks for the group of every collective.
+as dp and cp, whose ranks are divided into ep and edp for experts. The Trainer asks for the group of every collective.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Axes:
         On tensors that a tp group replicates, dropout must drop the same elements on all its ranks; for shards, each
         rank asks tensor_parallel's `ShardRandom` for its own numbers. Replicas see other data and stages have other
         layers: equal masks there would be noise that is not independent. So would equal masks on the tokens of two cp
-        ranks, which is why cp with dropout is refused.
+        ranks, which is why cp with dropout is refused. The ranks of ep are replicas with other data, so each has its own seed.
         """
         torch.manual_seed(seed + SEED_STRIDE * (self.coordinates["dp"] + self.mesh.dp * self.coordinates["pp"]))
 

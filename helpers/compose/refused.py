@@ -1,6 +1,6 @@
 """Refuses plans that the Trainer cannot run with a model, and says for each why, and which nearest plan works.
 
-A Plan says how many ranks work on each axis (dp, tp, pp, cp), the ZeRO stage, the pipeline's schedule and so on. The
+A Plan says how many ranks work on each axis (dp, tp, pp, cp, ep), the ZeRO stage, the pipeline's schedule and so on. The
 Trainer calls `check` before it changes the model. What depends on the plan alone is checked in specs/trainable.py,
 which the planner uses as well.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from helpers.parallel.experts import ExpertsConfig, expert_layers
 from helpers.specs import Plan
 from helpers.specs.trainable import check_trainable
 from helpers.workloads import GPT
@@ -26,6 +27,14 @@ def check(model: nn.Module, plan: Plan) -> None:
         _check_context(model, plan)
         if plan.cp_method == "all_to_all":
             _check_heads_of_ulysses(model.config.num_heads, model.config.kv_heads, plan)
+    layers = expert_layers(model)
+    if plan.ep > 1 and not layers:
+        raise ValueError(
+            f"ep={plan.ep} splits the experts of each layer, and this {type(model).__name__} has none: build it with "
+            "with_experts(model, num_experts=..., top_k=...), or use ep=1"
+        )
+    for layer in layers:
+        _check_experts(layer.config, plan)
 
 
 def _check_context(model: nn.Module, plan: Plan) -> None:
@@ -52,4 +61,25 @@ def _check_heads_of_ulysses(heads: int, kv_heads: int, plan: Plan) -> None:
             f"cp_method='all_to_all' gives each cp rank full heads, but tp={plan.tp} leaves {heads} query heads and "
             f"{kv_heads} of keys and values, which cp={plan.cp} ranks cannot share equally: use cp_method='ring', "
             "which has no such limit"
+        )
+
+
+def _check_experts(config: ExpertsConfig, plan: Plan) -> None:
+    """Raise ValueError where the ranks cannot share these experts, or would not compute what one process does."""
+    if config.num_experts % plan.ep:
+        fits = max(size for size in range(1, plan.ep) if not config.num_experts % size and not plan.ep % size)
+        raise ValueError(
+            f"ep={plan.ep} does not divide the {config.num_experts} experts of a layer, of which each rank gets equally "
+            f"many: use ep={fits}, or num_experts={-(-config.num_experts // plan.ep) * plan.ep}"
+        )
+    if plan.sequence_parallel:
+        raise ValueError(
+            f"sequence_parallel=True gives each of tp={plan.tp} ranks other tokens to route, but experts are replicated "
+            "over tp, and nothing would add up their gradients: use sequence_parallel=False"
+        )
+    if config.capacity_factor is not None and plan.dp * plan.cp * plan.num_microbatches > 1:
+        raise ValueError(
+            f"capacity_factor={config.capacity_factor} drops tokens by what each expert gets from one micro-batch of "
+            f"one rank, so dp={plan.dp}, cp={plan.cp} and num_microbatches={plan.num_microbatches} would drop others "
+            "than one process: use capacity_factor=None, or only tp and pp with one micro-batch"
         )

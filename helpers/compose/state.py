@@ -1,6 +1,6 @@
 """Lists the tensors that a rank of a Trainer stores, under the plain model's names, and gathers the full state_dict.
 
-TensorNames     the names, shapes and tensor-parallel splits of the model before it was sharded
+TensorNames     the names, shapes and splits (over tp, or of experts over ep) of the model before it was sharded
 stored_pieces   the ranges of tensors on this rank, with the optimizer's key for each: what a checkpoint saves
 full_state      every tensor of the model, unsharded, on every rank
 
@@ -21,7 +21,7 @@ from helpers.parallel.tensor_parallel.splits import Split, gather_full_tensor
 
 
 class TensorNames:
-    """The names, full shapes and dtypes of the plain model's tensors, and how tensor parallelism splits each.
+    """The names, full shapes and dtypes of the plain model's tensors, and how tp or ep splits each.
 
     A tied tensor has several names; `first` maps each of them to the one that stands for it. `of` maps the id of a
     tensor on this rank to that name, once `record_splits` has run.
@@ -68,10 +68,11 @@ def named_tensors(trainer) -> dict[str, Tensor]:
 def full_state(trainer) -> dict[str, Tensor]:
     """Return the plain model's state_dict on every rank.
 
-    Each tensor is all-gathered over tp where it is split, then broadcast over pp from the first stage that stores it.
+    Each tensor is all-gathered over tp or ep where it is split, then broadcast over pp from the first stage that stores
+    it.
     """
     local, names = local_tensors(trainer), trainer.names
-    tp, pp = trainer.axes.group("tp"), trainer.axes.group("pp")
+    pp = trainer.axes.group("pp")
     names_of_stage: list = [None] * trainer.plan.pp
     dist.all_gather_object(names_of_stage, list(local), group=pp)
     full, device = {}, next((tensor.device for tensor in local.values()), torch.device("cpu"))
@@ -79,7 +80,10 @@ def full_state(trainer) -> dict[str, Tensor]:
         stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)  # the first that has it
         if name in local and trainer.axes.coordinates["pp"] == stage:
             split = names.splits.get(name)
-            full[name] = local[name].clone() if split is None else gather_full_tensor(local[name], split, tp)
+            if split is None:
+                full[name] = local[name].clone()
+            else:
+                full[name] = gather_full_tensor(local[name], split, trainer.axes.group(split.axis))
         else:
             full[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=device)
         if trainer.plan.pp > 1:
@@ -94,7 +98,7 @@ class StoredPiece:
     name: str  # of the tensor in the plain model
     flat: Tensor  # the elements, a 1-D view of the memory that training uses
     start: int  # the first element of the range in the flattened tensor, or in this rank's flattened shard with a split
-    split: Split | None  # how tensor parallelism splits the tensor, if it does
+    split: Split | None  # how tensor or expert parallelism splits the tensor, if one does
     optimizer_key: Tensor | None  # the tensor under which the optimizer stores its state; None if it does not update it
     sharded: bool  # ZeRO shards the tensor over dp x cp
 
@@ -133,11 +137,14 @@ def torch_optimizer(trainer) -> torch.optim.Optimizer:
 def is_first_owner(trainer, piece: StoredPiece) -> bool:
     """Return whether no rank before this one stores the same values, so that this rank is the one that saves them.
 
-    Ranks of dp x cp store the same values unless ZeRO shards the tensor, tp ranks do where the tensor is not split, and
-    stages do where they share a tied weight. trainer.tied: the stages that share a weight, by its name.
+    Ranks of dp x cp store the same values unless ZeRO shards the tensor (of experts, only those of edp), tp ranks do
+    where tp does not split the tensor, and stages do where they share a tied weight. trainer.tied: the stages that
+    share a weight, by its name.
     """
     index = trainer.axes.coordinates  # of this rank on each axis
+    split_axis = None if piece.split is None else piece.split.axis
+    replicas = trainer.axes.group("edp") if split_axis == "ep" else trainer.axes.group("dp", "cp")
     on_earlier_stage = index["pp"] > min(trainer.tied.get(piece.name, [index["pp"]]))
-    on_earlier_replica = (index["dp"] > 0 or index["cp"] > 0) and not piece.sharded
-    on_earlier_tp_rank = index["tp"] > 0 and piece.split is None
+    on_earlier_replica = dist.get_rank(replicas) > 0 and not piece.sharded
+    on_earlier_tp_rank = index["tp"] > 0 and split_axis != "tp"
     return not (on_earlier_stage or on_earlier_replica or on_earlier_tp_rank)

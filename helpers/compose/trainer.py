@@ -2,12 +2,13 @@
 
     tp          shards the matrices, while modules still have their names
     cp          lets attention exchange keys and values of the heads that tp has left on this rank
+    ep          leaves each rank of dp x cp some of each layer's experts, to which tokens are sent
     recompute   wraps the blocks with sharded matrices: the second forward sends the same messages again
     pp          makes stages of the blocks as they are now
     dp, ZeRO    works on what is on this rank after tp and pp, which its replicas and its cp ranks share
     optimizer   is built on the parameters that ZeRO left on this rank
 A step adds gradients up over micro-batches, over the stages that tie a weight (pp), and over dp x cp, because a cp rank
-has the gradients of its tokens, as a replica has those of its rows. Only then are the gradients complete, and the
+has the gradients of its tokens, as a replica has those of its rows (of experts: over edp). Only then are the gradients complete, and the
 scaler checks them, the norm over all axes is computed, and the optimizer runs.
 Other orders fail or give wrong results. DDP before tp would average shards of different columns. An optimizer built
 before ZeRO would update weights that are no longer used. A norm taken before the mean over replicas would differ
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from helpers.compose import checkpoint, forward_backward, refused
 from helpers.compose.axes import SEED_OF_SHARDS, Axes
 from helpers.compose.context import SplitContext
+from helpers.compose.experts import SplitExperts, plan_of_tensors
 from helpers.compose.forward_backward import FullModel, PipelineModel, mean_over_ranks
 from helpers.compose.state import TensorNames, full_state
 from helpers.parallel.amp import GradScaler, autocast
@@ -47,7 +49,8 @@ class Trainer:
     """Trains a model under a plan: `Trainer(model, plan, loss=token_loss, optimizer=torch.optim.AdamW, lr=1e-3)`.
 
     Make one on every rank, then call `step` on every rank. A Plan says how many ranks work on each axis (dp, tp, pp,
-    cp), with which ZeRO stage, schedule and recomputation.
+    cp, ep), with which ZeRO stage, schedule and recomputation. Layers of experts add their auxiliary losses to the loss
+    that is differentiated, not to the one that is reported, and move their biases after each step.
 
     model: the same on every rank, built after the same seed. It is sharded in place, so use the trainer from then on.
     loss(output, target): returns a mean, over tokens (`token_loss`) or over rows.
@@ -79,7 +82,9 @@ class Trainer:
         dp, tp, pp, cp = (self.axes.group(*axes) for axes in (("dp", "cp"), ("tp",), ("pp",), ("cp",)))
         if plan.tp > 1:  # 1: cut the matrices
             shard_seed = None if seed is None else seed + SEED_OF_SHARDS
-            shard_tensor_parallel(model, tp, sequence_parallel=plan.sequence_parallel, seed=shard_seed)
+            matrices, sequence_parallel = plan_of_tensors(model), plan.sequence_parallel
+            shard_tensor_parallel(model, tp, matrices, sequence_parallel=sequence_parallel, seed=shard_seed)
+        self.experts = SplitExperts(model, plan, self.axes)
         self.names.record_splits(model)
         self.context = SplitContext(model, plan, cp)
         if plan.recompute != "none":
@@ -136,11 +141,13 @@ class Trainer:
         """
         replica = self.axes.coordinates["dp"]
         share = self.context.split(forward_backward.split_batch(inputs, targets, self.plan, replica, self.loss))
+        self.experts.weigh_balance(share.inputs[0].numel() / inputs.numel() * self.scaler.get_scale())
         self.optimizer.zero_grad()
         loss = self.runner.run(share.inputs, share.targets, share.total)  # 4: backward, and the mean over dp
         self.scaler.unscale_(self.optimizer)
         self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)  # 5: one norm; 6: clip
         self.scaler.step(self.optimizer)  # 6: the step
+        self.experts.update_biases(self.local_model)
         # a report: the mean loss of the global batch, without the loss scale
         ranks, num_losses = self.axes.group("dp", "cp", "pp"), self.plan.dp * self.plan.cp
         loss = mean_over_ranks(loss, ranks, num_losses) / self.scaler.get_scale()

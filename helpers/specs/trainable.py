@@ -12,7 +12,7 @@ from helpers.quantities.units import format_bytes
 from helpers.specs.checks import refuse_unmodelled_fields
 from helpers.specs.models import Plan
 
-ONLY_PREDICTED = tuple(name for name in Plan.RARE if name != "cp_method")  # fields that the Trainer does not run
+ONLY_PREDICTED = tuple(name for name in Plan.RARE if name not in ("cp_method", "ep"))  # what the Trainer does not run
 
 
 def check_trainable(plan: Plan, weight_bytes: int) -> None:
@@ -23,6 +23,7 @@ def check_trainable(plan: Plan, weight_bytes: int) -> None:
     _refuse_zero_with_pp(plan, weight_bytes)
     _refuse_sequence_without_tp(plan)
     _refuse_interleaved_xor_chunks(plan)
+    _refuse_zero_3_with_ep(plan)
 
 
 def _refuse_method_without_cp(plan: Plan) -> None:
@@ -63,4 +64,13 @@ def _refuse_interleaved_xor_chunks(plan: Plan) -> None:
         raise ValueError(
             f"schedule={plan.schedule!r} with num_chunks={plan.num_chunks}: several chunks per rank are what the "
             "schedule 'interleaved' is for, and it needs at least 2; set both or neither"
+        )
+
+
+def _refuse_zero_3_with_ep(plan: Plan) -> None:
+    if plan.zero == 3 and plan.ep > 1:
+        raise ValueError(
+            f"zero=3 with ep={plan.ep} is not written: a layer's weights would be gathered over dp * cp = "
+            f"{plan.dp * plan.cp} ranks, and its experts over {plan.mesh.edp} of them. Use zero=2, or ep=1, with which "
+            "ZeRO-3 also shards the experts"
         )

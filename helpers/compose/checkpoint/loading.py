@@ -148,7 +148,8 @@ def _checked(trainer, folder: Path) -> tuple[Manifest | None, str]:
 
 def _local_range(trainer, piece: StoredPiece, full: Tensor) -> Tensor:
     """Return the elements of a full tensor that belong to this rank's piece, flat."""
-    shard = full if piece.split is None else piece.split.take(full, trainer.axes.coordinates["tp"])
+    split = piece.split
+    shard = full if split is None else split.take(full, trainer.axes.coordinates[split.axis])
     return shard.reshape(-1)[piece.start : piece.start + piece.flat.numel()]
 
 

@@ -3,8 +3,8 @@
 saving.py writes a Manifest, loading.py reads it and takes tensors from CheckpointTensors. Field names of Manifest,
 SavedPiece and Split are keys of the JSON file, so they cannot be renamed without a new format number.
 
-The ranks save pieces, ranges of flattened tensors. Where tensor parallelism splits a tensor, a Split says which entries
-each tp rank stores; the ranges of a shard are joined first, and then the shards. `words(key, ...)` returns a message
+The ranks save pieces, ranges of flattened tensors. Where tp or ep splits a tensor, a Split says which entries each rank
+of that axis stores; the ranges of a shard are joined first, and then the shards. `words(key, ...)` returns a message
 for the learner, in English or Chinese.
 """
 
@@ -40,8 +40,8 @@ class SavedPiece:
     key: str  # WEIGHT, or the key of an optimizer state
     file: str  # the rank's file
     place: int  # the index in the file's list of tensors
-    tp: int  # the number of the shard in which the range lies; 0 without tensor parallelism
-    cut: dict | None  # the fields of the tensor's Split, where tensor parallelism splits it
+    tp: int  # the number of the shard in which the range lies, on the axis of the Split; 0 without one
+    cut: dict | None  # the fields of the tensor's Split, where tensor or expert parallelism splits it
     start: int  # the first element of the range in the flattened tensor or shard
     numel: int  # the number of elements
     single: bool = False  # a single number, such as a step counter, instead of a range
@@ -138,7 +138,7 @@ class CheckpointTensors:
         return split.join(shards) if split else shards[0]
 
     def _shard(self, name: str, key: str, tp: int) -> Tensor:
-        """Return shard number `tp` of a tensor from its pieces; without tensor parallelism shard 0 is the tensor."""
+        """Return shard number `tp` of a tensor from its pieces; without a split shard 0 is the tensor."""
         pieces = [piece for piece in self.pieces[name][key] if piece.tp == tp]
         shape = shard_shape(torch.Size(self.shapes[name]), _split_from(pieces[0].cut) if pieces else None)
         missing = torch.ones(shape.numel(), dtype=torch.bool)  # which elements no piece has

@@ -168,20 +168,22 @@ class Snapshot:
         for copy, (_, _, tensor) in zip(self.tensors, contents, strict=True):
             copy.copy_(tensor.detach())
         axes = trainer.axes
-        self.rank, self.tp, self.random = axes.rank, axes.coordinates["tp"], axes.random_state()
+        self.rank, self.coordinates, self.random = axes.rank, axes.coordinates, axes.random_state()
         self.pieces = [self._record(index, piece, key) for index, (piece, key, _) in enumerate(contents)]
 
     def _record(self, index: int, piece: StoredPiece, key: str) -> SavedPiece:
         """Describe tensor `index` of this rank's file for the manifest.
 
-        key: WEIGHT, or the optimizer's name for a state, such as exp_avg. self.tp, this rank's index on the
-        tensor-parallel axis, says which shard of a split tensor the piece belongs to.
+        key: WEIGHT, or the optimizer's name for a state, such as exp_avg. This rank's index on the axis of the split
+        (tp, or ep for experts) says which shard of a split tensor the piece belongs to.
         """
-        split = None if piece.split is None else asdict(piece.split)  # how tensor parallelism splits the tensor
+        split, shard = None, 0  # how the tensor is split over tp or ep, and which of its shards is here
+        if piece.split is not None:
+            split, shard = asdict(piece.split), self.coordinates[piece.split.axis]
         tensor = self.tensors[index]
         # single: one number without dimensions, such as a step counter, which has no range
         extent = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
-        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, self.tp if split else 0, split, **extent)
+        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, shard, split, **extent)
 
     def write(self, partial: Path) -> Vote:
         """Write this rank's file and return its vote. It needs no other rank, so it may run in a thread."""

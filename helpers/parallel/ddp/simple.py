@@ -18,6 +18,7 @@ from torch import nn
 
 from helpers.parallel.shared import collectives
 from helpers.parallel.shared.buckets import Bucket, Slot, build_buckets, trainable_slots, watch_gradients
+from helpers.parallel.shared.placement import by_replicas, replicas_of
 
 
 class NaiveDDP(nn.Module):
@@ -70,7 +71,8 @@ class BucketedDDP(nn.Module):
         self.module, self.group = module, group if group is not None else dist.group.WORLD
         self.caps, self.slots = (bucket_cap_mb, first_bucket_mb), trainable_slots(module)
         collectives.check_same_parameters(self.slots, self.group)
-        collectives.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
+        for replicas, tensors in by_replicas([*module.parameters(), *module.buffers()], self.group).items():
+            collectives.broadcast_tensors(tensors, replicas)
         self._layout = self.slots[::-1]  # order of the buckets: backward goes from the last layer to the first
         self._build()
         watch_gradients(self.slots, self, "_arrived")  # calls self._arrived(slot) when backward has its gradient
@@ -107,7 +109,8 @@ class BucketedDDP(nn.Module):
             self._works.append(self._send(self.buckets[len(self._works)]))  # pending: gradients that have not come
 
     def _send(self, bucket: Bucket) -> dist.Work:
-        return dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+        replicas = replicas_of(bucket.slots[0].parameter, self.group)  # the same for all parameters of a bucket
+        return dist.all_reduce(bucket.flat, group=replicas, async_op=True)
 
     def _finish(self) -> None:
         """End a backward: wait for all messages. The gradients are views of the buckets, so they are averaged then."""

@@ -44,7 +44,7 @@ from helpers.parallel.pipeline.core import PipelineCore, checked_schedule
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.parallel.shared.collectives import all_reduce_in_buckets
-from helpers.parallel.shared.placement import Placement, place
+from helpers.parallel.shared.placement import Placement, by_replicas, place
 from helpers.parallel.shared.recompute import checkpoint
 from helpers.schedules import Action, Schedule
 from helpers.schedules.actions import INPUT, WEIGHT
@@ -191,8 +191,10 @@ class PipelineStage(PipelineCore):
             if self.rank in owners:
                 parameter.grad = self._sum_over(parameter, owners, number)
         if self.dp_group is not None:
-            gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-            all_reduce_in_buckets(gradients, self.dp_group)
+            with_gradient = [parameter for parameter in self.parameters() if parameter.grad is not None]
+            for replicas, parameters in by_replicas(with_gradient, self.dp_group).items():
+                all_reduce_in_buckets([parameter.grad for parameter in parameters], replicas)
+            gradients = [parameter.grad for parameter in with_gradient]
             if self.count is None and gradients:
                 torch._foreach_div_(gradients, float(dist.get_world_size(self.dp_group)))
 

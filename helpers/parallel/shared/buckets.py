@@ -146,8 +146,11 @@ def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: 
 
 
 def bucket_positions(tensors: Sequence[Tensor], bucket_cap: float, first_bucket_cap: float) -> list[list[int]]:
-    """Group the positions of `tensors` into buckets of one dtype and device. Caps are in bytes (bucket_rule.py)."""
-    keys = [(tensor.dtype, tensor.device) for tensor in tensors]
+    """Group the positions of `tensors` into buckets of one dtype and device. Caps are in bytes (bucket_rule.py).
+
+    Parameters whose replicas are on other ranks (placement.py) have buckets of their own.
+    """
+    keys = [(tensor.dtype, tensor.device, getattr(tensor, "replicas", None)) for tensor in tensors]
     sizes = [tensor.nbytes for tensor in tensors]
     return split_into_buckets(sizes, keys=keys, bucket_cap=bucket_cap, first_bucket_cap=first_bucket_cap)
 

@@ -5,9 +5,13 @@
            a norm's weight        replicated   all N ranks store the same entries
            one head for 2 ranks   between      2 ranks store each entry
     pp     a stage's weight       sharded      a tied one lies on as many ranks as there are stages that use it
+    ep     an expert's matrix     sharded      each rank of the group has other experts
     dp     a shard of ZeRO's      sharded      the shard keeps the other axes of its parameter
 The code that shards or replicates a parameter calls `place`; the gradient norm (clip.py) reads it. Replicas under DDP
 need no placement, because each rank has the averaged gradients and continues alone.
+
+All ranks of dp x cp have replicas of a parameter, but only some of them have replicas of an expert's. `set_replicas`
+records which, and what adds up gradients over dp x cp (DDP, PipelineStage, ZeRO 1) asks `replicas_of`.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from torch import Tensor
 class Placement:
     """How a parameter lies on the ranks of one axis."""
 
-    axis: str  # tp, pp or dp
+    axis: str  # tp, pp, ep or dp
     ranks: tuple[int, ...]  # the global ranks of this rank's group on the axis
     copies: int  # how many of them store each entry of the parameter: 1 where it is sharded, all where replicated
     group: dist.ProcessGroup | None = field(compare=False, repr=False)
@@ -71,6 +75,24 @@ def place(parameter: Tensor, *new_placements: Placement, like: Tensor | None = N
         placements[new.axis] = new
     parameter.placements = placements
     return parameter
+
+
+def set_replicas(parameter: Tensor, group: dist.ProcessGroup) -> None:
+    """Record that of dp x cp only the ranks of `group` have replicas of this parameter, as of an expert's matrix."""
+    parameter.replicas = Placement.replicated("edp", group)  # a Placement, because a process group cannot be pickled
+
+
+def replicas_of(parameter: Tensor, group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return the ranks of `group` that have replicas of a parameter: all of them, if `set_replicas` did not say so."""
+    return parameter.replicas.group if hasattr(parameter, "replicas") else group
+
+
+def by_replicas(parameters: Iterable[Tensor], group: dist.ProcessGroup) -> dict[dist.ProcessGroup, list[Tensor]]:
+    """Sort parameters by the ranks of `group` that have replicas of them."""
+    sorted_: dict[dist.ProcessGroup, list[Tensor]] = {}
+    for parameter in parameters:
+        sorted_.setdefault(replicas_of(parameter, group), []).append(parameter)
+    return sorted_
 
 
 def axes_of(placed: Iterable[tuple[Tensor | None, Placements]]) -> list[Placement]:

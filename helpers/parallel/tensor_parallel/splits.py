@@ -42,6 +42,7 @@ class Split:
     length: int  # the length of each shard along it
     ranges: tuple[tuple[Range, ...], ...]  # for each rank, the ranges of the full tensor that it stores
     copies: int = 1  # how many ranks store each entry
+    axis: str = AXIS  # the mesh's axis whose ranks have the shards: tp, or ep for the experts of a layer
 
     def take(self, tensor: Tensor, rank: int) -> Tensor:
         """Return rank `rank`'s shard of a full tensor, in new memory. Raises ValueError for another size."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from helpers.parallel.shared.buckets import bucket_positions, without_sync
 from helpers.parallel.shared.clip import gradient_norm, scale_to
 from helpers.parallel.shared.collectives import check_same_parameters, share_usage
-from helpers.parallel.shared.placement import Placement, place, placements_of
+from helpers.parallel.shared.placement import Placement, Placements, place, placements_of, replicas_of
 from helpers.parallel.zero.flat_shards import FlatShards, ShardPiece, flatten_parameters
 
 # `check_elementwise` runs some steps on a matrix of this size, and on flat parts of the same matrix. The parts are the
@@ -127,29 +127,39 @@ class LocalPiece:
 class FlatVector:
     """Parameters that share a flat vector, this rank's shard of it, and the pieces of parameters in the shard.
 
-    layout (FlatShards) knows where each parameter lies in the vector, and sends shards.
+    The ranks of `group` that have replicas of these parameters share the vector. layout (FlatShards) knows where each
+    parameter lies in the vector, and sends shards.
     """
 
     def __init__(self, entries: Sequence[TrainedParameter], group: dist.ProcessGroup):
         self.entries = list(entries)
         parameters = [entry.parameter for entry in entries]
-        self.layout = FlatShards(parameters, group)
+        self.group, replicas = group, replicas_of(parameters[0], group)
+        self.layout = FlatShards(parameters, replicas)
         self.flat = flatten_parameters(parameters, self.layout)  # (N s,)
-        dist.broadcast(self.flat, group_src=0, group=group)  # all ranks start equal
+        dist.broadcast(self.flat, group_src=0, group=replicas)  # all replicas start equal
         self.shard = self.layout.shard_of(self.flat)  # (s,)
         self.pieces = [self._piece(entries[where.index], where) for where in self.layout.pieces()]
 
     def _piece(self, entry: TrainedParameter, where: ShardPiece) -> LocalPiece:
         """Make one piece, and record that it is sharded over dp, which gradient norms must know."""
         tensor = self.shard[where.offset : where.offset + where.numel].detach().requires_grad_()
-        dp = Placement.sharded("dp", self.layout.group)
-        return LocalPiece(entry, where, place(tensor, dp, like=entry.parameter))
+        return LocalPiece(entry, where, place(tensor, *placements_of_shard(entry.parameter, self.group).values()))
 
     def use_gradient(self, gradient: Tensor) -> None:
         """Use `gradient` (s,) as the memory for the gradient of this rank's shard."""
         self.shard.grad = gradient
         for piece in self.pieces:
             piece.gradient = gradient[piece.where.offset : piece.where.offset + piece.where.numel]
+
+
+def placements_of_shard(parameter: nn.Parameter, group: dist.ProcessGroup) -> Placements:
+    """Return the placements of a shard: those of its parameter, and dp, since each entry is on one rank of `group`.
+
+    That is so for experts, too: their ranks on the axis ep, which is a part of `group`, have different experts.
+    """
+    others = {axis: placement for axis, placement in placements_of(parameter).items() if axis != "ep"}
+    return others | {"dp": Placement.sharded("dp", group)}
 
 
 class ShardedOptimizer:
@@ -214,9 +224,7 @@ class ShardedOptimizer:
         local = {piece.entry.index: piece.gradient for piece in self.pieces}
         # one entry per parameter, even None, because a rank without pieces must know all axes too
         gradients = [local.get(entry.index) for entry in self.entries]
-        # a placement says which ranks store a parameter on one axis; to the parameter's own axes, ZeRO adds dp
-        dp = Placement.sharded("dp", self.group)
-        placements = [placements_of(entry.parameter) | {dp.axis: dp} for entry in self.entries]
+        placements = [placements_of_shard(entry.parameter, self.group) for entry in self.entries]
         norm = gradient_norm(gradients, norm_type=norm_type, group=self.group, placements=placements)
         scale_to(gradients, max_norm, norm)
         return norm

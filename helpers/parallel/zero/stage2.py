@@ -50,14 +50,14 @@ class GradientBucket:
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
-        """Copy a gradient, divided by N, into the bucket, and drop it. A missing gradient counts as zero."""
+        """Copy a gradient, divided by the number of ranks with other data, into the bucket, and drop it. A missing gradient counts as zero."""
         layout, gradient = self.vector.layout, entry.parameter.grad
         if self.flat is None:
             self.flat = layout.new_flat()
         index = self.waiting.pop(id(entry))
         if gradient is not None:
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
-            torch.mul(gradient, 1 / layout.world_size, out=layout.view(self.flat, index))
+            torch.mul(gradient, 1 / self.vector.group.size(), out=layout.view(self.flat, index))
             entry.parameter.grad, entry.present = None, True
 
     def send(self) -> None:
