@@ -71,6 +71,7 @@ class Case:
         p = self.plan
         said = [f"dp{p.dp}pp{p.pp}tp{p.tp}", f"zero{p.zero}", f"m{p.num_microbatches}"]
         said += [f"cp{p.cp}", p.cp_method] if p.cp > 1 else []
+        said += [f"ep{p.ep}"] if p.ep > 1 else []
         said += [p.schedule] * (p.pp > 1) + ["sp"] * p.sequence_parallel + [p.recompute] * (p.recompute != "none")
         return "-".join([*said, *["untied"] * (not self.tied), *["grouped"] * self.grouped])
 

@@ -6,6 +6,8 @@ The Trainer combines tensor, context, pipeline and data parallelism, and ranks f
     pp       an activation to the next stage and its gradient back, for each micro-batch; a tied table's gradient once
     dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts.
              With cp it lies over dp x cp, or over cp alone where dp is 1, since cp ranks have the same weights
+    experts  are on ranks of dp x cp, so all of their messages count for these axes: for each layer of experts the number
+             of choices of each, and with ep the all-to-alls of expert_messages.py; gradients of experts over edp
     scalars  the loss over dp x cp x pp, the norm over each axis on which gradients lie in parts, the scaler's flags
 With cp a rank has its tokens alone, so messages of tp and pp are shorter, and not equal on all cp ranks where cp chunks
 have unequal lengths.
@@ -28,7 +30,7 @@ from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.predict.traffic.tensor_parallel import stage_messages
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.records import SCALARS, AxisTraffic, CommLog
-from helpers.records.comms import AxisOp
+from helpers.records.comms import AxisOp, axes_along
 from helpers.schedules import balanced
 from helpers.specs import Cluster, Link, ModelSpec, Plan
 from helpers.specs.checks import refuse_unmodelled_fields
@@ -68,14 +70,16 @@ def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
 
 def axis_traffic(
     model: ModelSpec, plan: Plan, rank: int, *, dtype_bytes: int | None = None, autocast: bool = False,
-    loss_scaling: bool = False, first_step: bool = False,
+    loss_scaling: bool = False, first_step: bool = False, expert_rows: int | None = None,
 ) -> AxisTraffic:  # fmt: skip
     """Payload of `rank` by axis and operation in one step: `num_microbatches` times `micro_batch` sequences of `seq`.
 
     dtype_bytes: of a weight, and of everything that is sent; None: as `plan.precision` has weights and gradients.
     autocast: results of matrix products are in 16 bits, and so are their sums over tp; all else that is sent is not.
     loss_scaling: float16's scaler agrees on its flags. first_step: include what only the first step sends, the shapes
-    of messages (pp) and the order of gradients (dp). Stages are cut as `pipeline.partition` does, so one may differ by
+    of messages (pp) and the order of gradients (dp). expert_rows: how many rows the experts on this rank get in the
+    step, in all its layers, from all ranks of ep together; None: as many as this rank's tokens choose, which is the mean
+    over these ranks. Experts are two matrices each without biases, as in parallel/experts. Stages are cut as `pipeline.partition` does, so one may differ by
     a layer from `plan.layers_on_stage`.
     Raises ValueError for a plan that cannot be composed (zero 2 or 3 with pp), or does not fit the model.
     """
@@ -92,7 +96,10 @@ def axis_traffic(
     block = _context(model, plan, place["cp"], 2 if autocast else width)
     ops += _ops_of_log("cp", block, plan.num_microbatches * num_blocks)
     ops += _pipeline(shard, plan, local_stages, width, gradients, first_step)
-    ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
+    parameters = rank_parameters(model, plan, local_stages)
+    experts = [size for _ in range(num_blocks) for size in expert_parameters(model, plan)]
+    ops += _data(parameters, experts, plan, rank, width, gradients, first_step)
+    ops += _experts(shard, plan, rank, num_blocks, width, expert_rows)
     return AxisTraffic.of([*ops, *_scalars(plan, loss_scaling)])
 
 
@@ -138,23 +145,61 @@ def _pipeline(
     yield from (AxisOp("pp", op, plan.pp, payload) for op in ("send", "recv"))
 
 
-def _data(layers: list[Sizes], plan: Plan, width: int, gradients: int, first_step: bool) -> Iterator[AxisOp]:
-    """The dp messages of gradients and, with ZeRO, of parameters."""
-    sizes, num_ranks = [size for layer in layers for size in layer], plan.dp * plan.cp
-    if num_ranks == 1:
+def _data(
+    layers: list[Sizes], experts: Sizes, plan: Plan, rank: int, width: int, gradients: int, first_step: bool
+) -> Iterator[AxisOp]:
+    """The messages of gradients and, with ZeRO, of parameters: over dp x cp, and of split experts over edp."""
+    sizes = [size for layer in layers for size in layer]
+    parts = [(sizes, *_data_axis(plan))]
+    if experts:
+        parts.append((experts, *_expert_axis(plan, rank, "edp")))
+    for local, axis, num_ranks in parts:
+        if plan.zero == 0:
+            yield AxisOp(axis, "all_reduce", num_ranks, sum(local) * gradients)
+        elif num_ranks > 1:
+            log = zero_traffic(
+                local, stage=plan.zero, world_size=num_ranks, num_microbatches=plan.num_microbatches,
+                units=_units(layers) if plan.zero == 3 else None, dtype_bytes=width, reduce_dtype_bytes=gradients,
+            )  # fmt: skip
+            yield from _ops_of_log(axis, log)
+    if first_step and plan.pp == 1 and plan.zero == 0:
+        # The order of the gradients, as one int64 per parameter; a pipeline does without this message.
+        axis, num_ranks = _data_axis(plan)
+        yield AxisOp(axis, "broadcast", num_ranks, (len(sizes) + len(experts)) * 8)
+
+
+def _experts(
+    model: ModelSpec, plan: Plan, rank: int, num_blocks: int, width: int, rows: int | None
+) -> Iterator[AxisOp]:
+    """The messages of layers of experts. model: its `seq` is of this rank. rows: see `axis_traffic`."""
+    if model.num_experts == 1:
         return
+    axis, num_ranks = _data_axis(plan)
+    layers = num_blocks * plan.num_microbatches  # forwards of a layer of experts
+    forwards = layers * (2 if plan.recompute == "full" else 1)
+    counts = model.num_experts * 8  # an int64 for each expert
+    yield AxisOp(axis, "all_reduce", num_ranks, forwards * counts)
+    if plan.zero == 0 and plan.pp == 1:  # DDP broadcasts the buffers of each layer, its biases and counts, once
+        yield AxisOp(axis, "broadcast", num_ranks, num_blocks * (model.num_experts * width + counts))
+    if plan.ep > 1:
+        chosen = layers * plan.micro_batch * model.seq * model.top_k
+        rows = chosen if rows is None else rows
+        passes = forwards // layers + 1  # each sends rows to the experts and back
+        payload = forwards * counts + passes * (chosen + rows) * model.hidden * width
+        axis, num_ranks = _expert_axis(plan, rank, "ep")
+        yield AxisOp(axis, "all_to_all", num_ranks, payload)
+
+
+def _data_axis(plan: Plan) -> tuple[str, int]:
+    """The name and the size of the axes on which ranks have the same weights and other tokens."""
     axis = DP_CP if plan.dp > 1 and plan.cp > 1 else "dp" if plan.dp > 1 else "cp"
-    if plan.zero == 0:
-        yield AxisOp(axis, "all_reduce", num_ranks, sum(sizes) * gradients)
-        if first_step and plan.pp == 1:
-            # The order of the gradients, as one int64 per parameter; a pipeline does without this message.
-            yield AxisOp(axis, "broadcast", num_ranks, len(sizes) * 8)
-        return
-    log = zero_traffic(
-        sizes, stage=plan.zero, world_size=num_ranks, num_microbatches=plan.num_microbatches,
-        units=_units(layers) if plan.zero == 3 else None, dtype_bytes=width, reduce_dtype_bytes=gradients,
-    )  # fmt: skip
-    yield from _ops_of_log(axis, log)
+    return axis, plan.dp * plan.cp
+
+
+def _expert_axis(plan: Plan, rank: int, axis: str) -> tuple[str, int]:
+    """The same for ep or edp, which are parts of dp x cp, and are named after what they cross of these."""
+    group = plan.mesh.ranks_along(axis, rank)
+    return axes_along(plan.mesh, group), len(group)
 
 
 def _units(layers: list[Sizes]) -> list[list[int]]:
@@ -172,7 +217,8 @@ def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
 
     Groups of one rank are among them; `AxisTraffic.of` leaves them out.
     """
-    sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp * plan.cp if plan.zero else 1}
+    # ZeRO's shards lie over dp x cp, of which the ranks with other experts are a part
+    sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp * plan.cp if plan.zero else plan.ep}
     for num_ranks in (plan.dp * plan.cp * plan.pp, *sharded.values()):
         yield AxisOp(SCALARS, "all_reduce", num_ranks, SCALAR)
     if loss_scaling:
@@ -187,7 +233,8 @@ def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
 
 def _check(model: ModelSpec, plan: Plan) -> None:
     """Raise ValueError for a model or a plan that the Trainer cannot compose."""
-    refuse_unmodelled_fields("axis_traffic", model)
+    unmodelled = tuple(name for name in model.RARE if name not in ("num_experts", "top_k"))
+    refuse_unmodelled_fields("axis_traffic", model, names=unmodelled)
     refuse_unmodelled_fields("axis_traffic", plan, names=ONLY_PREDICTED)
     plan.check_widths(model)
     if plan.zero > 1 and plan.pp > 1:
@@ -251,13 +298,29 @@ def rank_parameters(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage]
 
 
 def block_parameters(model: ModelSpec, plan: Plan) -> Sizes:
-    """Elements of a block's parameters: norm, query, key, value, projection, norm, up (and gate), down, with biases."""
+    """Elements of a block's parameters: norm, query, key, value, projection, norm, up (and gate), down, with biases.
+
+    In a model with experts, the router and all experts take the place of up and down; with ep the router alone.
+    """
     h, width, ffn = model.hidden, model.hidden // plan.tp, model.ffn // plan.tp
     kv = kv_width(model, plan)  # columns of keys (and of values) on a rank
     columns = [size for out in (width, kv, kv) for size in _linear(model, h * out, out)]
     ups = _linear(model, h * ffn, ffn) * (2 if model.gated else 1)
     attention = _norm(model) + columns + _linear(model, width * h, h)
+    if model.num_experts > 1:
+        router = h * model.num_experts
+        return attention + _norm(model) + [router, *(_experts_of_block(model, plan) if plan.ep == 1 else [])]
     return attention + _norm(model) + ups + _linear(model, ffn * h, h)
+
+
+def expert_parameters(model: ModelSpec, plan: Plan) -> Sizes:
+    """Elements of the parameters of a block whose replicas are not on all ranks of dp x cp: of its experts, with ep."""
+    return _experts_of_block(model, plan) if plan.ep > 1 else []
+
+
+def _experts_of_block(model: ModelSpec, plan: Plan) -> Sizes:
+    """Two stacked matrices, up and down, of all experts of a block that are on a rank."""
+    return [model.num_experts // plan.ep * model.hidden * model.ffn] * 2
 
 
 def _linear(model: ModelSpec, weight: int, bias: int) -> Sizes:

@@ -81,6 +81,8 @@ class _TensorParallel:
         self.model, self.plan, self.traffic, self.product_bytes = model, plan, traffic, product_bytes
         self.tokens = (batch, model.seq)
         self.stream = (batch, model.seq, model.hidden)
+        # the parts of a block that are split over tp: experts are replicated, so their ranks send nothing here
+        self.parts = ("attention", "feed_forward") if model.num_experts == 1 else ("attention",)
 
     def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
         """Forward and backward of one micro-batch."""
@@ -102,13 +104,13 @@ class _TensorParallel:
 
     def forward(self, i: int, when: str) -> None:
         """Forward of block i. when: "forward" or "recomputed", for the text of the messages."""
-        for name in ("attention", "feed_forward"):
+        for name in self.parts:
             self.before_columns(f"blocks.{i}.{name}, {when}")
             self.after_rows(f"blocks.{i}.{name}, {when}", self.product_bytes)
 
     def backward(self, i: int) -> None:
         """Backward of block i: its parts in reverse order."""
-        for name in ("feed_forward", "attention"):
+        for name in reversed(self.parts):
             self.rows_backward(f"blocks.{i}.{name}, backward")
             self.columns_backward(f"blocks.{i}.{name}, backward")
             if name == "attention":  # the part that has key and value heads
