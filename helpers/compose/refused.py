@@ -11,7 +11,7 @@ from torch import nn
 
 from helpers.parallel.experts import ExpertsConfig, expert_layers
 from helpers.specs import Plan
-from helpers.specs.trainable import check_trainable
+from helpers.specs.trainable import check_trainable, refuse_sequence_with_experts
 from helpers.workloads import GPT
 
 
@@ -72,11 +72,7 @@ def _check_experts(config: ExpertsConfig, plan: Plan) -> None:
             f"ep={plan.ep} does not divide the {config.num_experts} experts of a layer, of which each rank gets equally "
             f"many: use ep={fits}, or num_experts={-(-config.num_experts // plan.ep) * plan.ep}"
         )
-    if plan.sequence_parallel:
-        raise ValueError(
-            f"sequence_parallel=True gives each of tp={plan.tp} ranks other tokens to route, but experts are replicated "
-            "over tp, and nothing would add up their gradients: use sequence_parallel=False"
-        )
+    refuse_sequence_with_experts(plan)
     if config.capacity_factor is not None and plan.dp * plan.cp * plan.num_microbatches > 1:
         raise ValueError(
             f"capacity_factor={config.capacity_factor} drops tokens by what each expert gets from one micro-batch of "

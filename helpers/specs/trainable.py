@@ -23,7 +23,9 @@ def check_trainable(plan: Plan, weight_bytes: int) -> None:
     _refuse_zero_with_pp(plan, weight_bytes)
     _refuse_sequence_without_tp(plan)
     _refuse_interleaved_xor_chunks(plan)
-    _refuse_zero_3_with_ep(plan)
+    if plan.ep > 1:
+        _refuse_zero_3_with_ep(plan)
+        refuse_sequence_with_experts(plan)
 
 
 def _refuse_method_without_cp(plan: Plan) -> None:
@@ -68,9 +70,18 @@ def _refuse_interleaved_xor_chunks(plan: Plan) -> None:
 
 
 def _refuse_zero_3_with_ep(plan: Plan) -> None:
-    if plan.zero == 3 and plan.ep > 1:
+    if plan.zero == 3:
         raise ValueError(
             f"zero=3 with ep={plan.ep} is not written: a layer's weights would be gathered over dp * cp = "
             f"{plan.dp * plan.cp} ranks, and its experts over {plan.mesh.edp} of them. Use zero=2, or ep=1, with which "
             "ZeRO-3 also shards the experts"
+        )
+
+
+def refuse_sequence_with_experts(plan: Plan) -> None:
+    """Raise ValueError for sequence parallelism, which no model with experts can have, also with ep=1."""
+    if plan.sequence_parallel:
+        raise ValueError(
+            f"sequence_parallel=True gives each of tp={plan.tp} ranks other tokens to route, but experts are replicated "
+            "over tp, and nothing would add up their gradients: use sequence_parallel=False"
         )

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers.chapters.composing import PlanRank
-from helpers.compose import Plan
+from helpers.compose import Plan, refused
+from helpers.compose.checkpoint.manifest import WEIGHT, read_manifest
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training
@@ -170,3 +171,63 @@ def test_biases_and_shared_experts_under_adamw(eight, plan):
 def test_clipped_steps_of_sgd_equal_one_process(eight, plan):
     """A factor on the gradients of experts shows in SGD's weights and in the norm; Adam would divide it out again."""
     check(eight, plan, MIXTRAL)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+RESUMED = DEEPSEEK | dict(alpha=0.0)  # biases count all tokens of a step, so micro-batches make no difference
+CHAIN = [
+    Plan(dp=4, ep=2, zero=1),
+    Plan(dp=4, ep=4),
+    Plan(dp=2, ep=2, pp=2, zero=1, num_microbatches=4),
+    Plan(dp=2, ep=1, tp=2),
+    Plan(cp=2, dp=2, ep=2, zero=2),
+]
+
+
+def one_step(folder, plan, number):
+    """Step `number` of a run, which begins with what the plan before saved, and saves for the next."""
+    load = str(folder / f"step_{number}") if number else ""
+    built = replace(training(RESUMED, torch.optim.AdamW, lr=1e-2, eps=1e-6), steps=1).under(PlanRank, plan=plan, load=load)
+    rank = built.build()
+    assert rank.first_step == number
+    found = built.train(rank)
+    rank.trainer.save(folder / f"step_{number + 1}")
+    return found
+
+
+def test_each_step_under_another_plan_equals_one_process(ranks, tmp_path):
+    """Experts, the optimizer's states of each, and biases go on at another ep."""
+    trained = replace(training(RESUMED, torch.optim.AdamW, lr=1e-2, eps=1e-6), steps=len(CHAIN))
+    alone = trained.under(ExpertsInOneProcess, plan=Plan()).run()
+    for number, plan in enumerate(CHAIN):
+        found = ranks.run(one_step, tmp_path, plan, number)
+        pieces = [piece for piece in read_manifest(tmp_path / f"step_{number + 1}").pieces if piece.key == WEIGHT]
+        experts = sum(piece.numel for piece in pieces if piece.name == "blocks.1.feed_forward.experts.up")
+        assert experts == alone["blocks.1.feed_forward.experts.up"].numel()  # each is saved once
+        for name in ("losses", "norms"):
+            assert_equal({name: alone[name][number : number + 1]}, [{name: each[name]} for each in found], rtol=1e-10)
+    state = {name: tensor for name, tensor in alone.items() if name not in ("losses", "norms")}
+    assert state["blocks.0.feed_forward.bias"].abs().max() > 0
+    assert_equal(state, [{name: each[name] for name in state} for each in found], rtol=1e-10, atol=KEY_BIAS_ROUNDING)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("model", "plan", "says"),
+    [
+        (GPT(SHAPE), Plan(dp=2, ep=2), "this GPT has none: build it with with_experts.*, or use ep=1"),
+        (gpt(num_experts=6, top_k=2), Plan(dp=4, ep=4), "ep=4 does not divide the 6 .* use ep=2, or num_experts=8"),
+        (gpt(**MIXTRAL), Plan(tp=2, dp=2, sequence_parallel=True), "experts are replicated over tp, .* use sequence_p"),
+        (gpt(**MIXTRAL, capacity_factor=1.5), Plan(dp=2, ep=2), "would drop others .* use capacity_factor=None"),
+        (gpt(**MIXTRAL), Plan(dp=4, ep=2, zero=3), "zero=3 with ep=2 is not written: .* Use zero=2, or ep=1"),
+    ],
+    ids=["no experts", "experts", "sequence parallel", "capacity", "zero 3"],
+)
+def test_what_cannot_be_split_is_a_sentence(model, plan, says):
+    with pytest.raises(ValueError, match=says):
+        refused.check(model, plan)
+
+
+def test_an_ep_that_does_not_divide_the_ranks_is_a_sentence():
+    with pytest.raises(ValueError, match="ep=3 does not divide dp \\* cp=4; choose one that does"):
+        Plan(dp=4, ep=3)
