@@ -47,7 +47,8 @@ class Axes:
         On tensors that a tp group replicates, dropout must drop the same elements on all its ranks; for shards, each
         rank asks tensor_parallel's `ShardRandom` for its own numbers. Replicas see other data and stages have other
         layers: equal masks there would be noise that is not independent. So would equal masks on the tokens of two cp
-        ranks, which is why cp with dropout is refused. The ranks of ep are replicas with other data, so each has its own seed.
+        ranks, which is why cp with dropout is refused. The ranks of ep are replicas with other data, so without cp each
+        has its own seed.
         """
         torch.manual_seed(seed + SEED_STRIDE * (self.coordinates["dp"] + self.mesh.dp * self.coordinates["pp"]))
 

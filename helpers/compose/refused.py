@@ -1,7 +1,7 @@
 """Refuses plans that the Trainer cannot run with a model, and says for each why, and which nearest plan works.
 
-A Plan says how many ranks work on each axis (dp, tp, pp, cp, ep), the ZeRO stage, the pipeline's schedule and so on. The
-Trainer calls `check` before it changes the model. What depends on the plan alone is checked in specs/trainable.py,
+A Plan says how many ranks work on each axis (dp, tp, pp, cp, ep), the ZeRO stage, the pipeline's schedule and so on.
+The Trainer calls `check` before it changes the model. What depends on the plan alone is checked in specs/trainable.py,
 which the planner uses as well.
 """
 
@@ -69,7 +69,7 @@ def _check_experts(config: ExpertsConfig, plan: Plan) -> None:
     if config.num_experts % plan.ep:
         fits = max(size for size in range(1, plan.ep) if not config.num_experts % size and not plan.ep % size)
         raise ValueError(
-            f"ep={plan.ep} does not divide the {config.num_experts} experts of a layer, of which each rank gets equally "
+            f"ep={plan.ep} does not divide the {config.num_experts} experts of a layer, of which all ranks get equally "
             f"many: use ep={fits}, or num_experts={-(-config.num_experts // plan.ep) * plan.ep}"
         )
     refuse_sequence_with_experts(plan)

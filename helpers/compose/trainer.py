@@ -8,8 +8,8 @@
     dp, ZeRO    works on what is on this rank after tp and pp, which its replicas and its cp ranks share
     optimizer   is built on the parameters that ZeRO left on this rank
 A step adds gradients up over micro-batches, over the stages that tie a weight (pp), and over dp x cp, because a cp rank
-has the gradients of its tokens, as a replica has those of its rows (of experts: over edp). Only then are the gradients complete, and the
-scaler checks them, the norm over all axes is computed, and the optimizer runs.
+has the gradients of its tokens, as a replica has those of its rows; those of experts over edp. Only then are the
+gradients complete, and the scaler checks them, the norm over all axes is computed, and the optimizer runs.
 Other orders fail or give wrong results. DDP before tp would average shards of different columns. An optimizer built
 before ZeRO would update weights that are no longer used. A norm taken before the mean over replicas would differ
 between them.

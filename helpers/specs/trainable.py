@@ -82,6 +82,6 @@ def refuse_sequence_with_experts(plan: Plan) -> None:
     """Raise ValueError for sequence parallelism, which no model with experts can have, also with ep=1."""
     if plan.sequence_parallel:
         raise ValueError(
-            f"sequence_parallel=True gives each of tp={plan.tp} ranks other tokens to route, but experts are replicated "
-            "over tp, and nothing would add up their gradients: use sequence_parallel=False"
+            f"sequence_parallel=True gives each of tp={plan.tp} ranks its own tokens to route, but experts are "
+            "replicated over tp, and nothing would add up their gradients: use sequence_parallel=False"
         )

@@ -19,7 +19,7 @@ from helpers.specs.trainable import check_trainable
         (Plan(pp=2, num_chunks=2, num_microbatches=2), "'interleaved' is for"),
         (Plan(pp=2, schedule="interleaved", num_microbatches=2), "needs at least 2; set both or neither"),
         (Plan(dp=4, ep=2, zero=3), "over dp \\* cp = 4 ranks, and its experts over 2 of them. Use zero=2, or ep=1"),
-        (Plan(dp=2, tp=2, ep=2, sequence_parallel=True), "other tokens to route, .* use sequence_parallel=False"),
+        (Plan(dp=2, tp=2, ep=2, sequence_parallel=True), "its own tokens to route, .* use sequence_parallel=False"),
         (Plan(dp=2, fp8=True), "Trainer: fp8=True is not modelled here; leave it out"),
         (Plan(dp=4, zero=3, shard_ranks=2), "Trainer: shard_ranks=2 is not modelled here"),
     ],

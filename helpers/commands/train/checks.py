@@ -21,12 +21,15 @@ from helpers.compose.checkpoint.loading import model_difference, newest
 from helpers.compose.checkpoint.manifest import read_manifest
 from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.compose.context import tokens_of_ranks
+from helpers.compose.experts import plan_of_tensors
 from helpers.compose.forward_backward import schedule_of
 from helpers.compose.state import TensorNames
 from helpers.learner.words import book
+from helpers.parallel.experts import with_experts
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.shard import resolve_plan
+from helpers.specs import ModelSpec
 from helpers.workloads import GPT, GPTConfig
 
 CONFIGS = {  # value of --size -> the model
@@ -34,6 +37,28 @@ CONFIGS = {  # value of --size -> the model
     "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
     "10m": GPTConfig.ten_million(),
 }
+
+
+BALANCE = 0.01  # the factor of the auxiliary loss of experts, as in Switch Transformers
+
+
+def model_of(settings: TrainOptions) -> GPT:
+    """The GPT of this size, with experts if there are any. ValueError where a token cannot choose so many."""
+    model = GPT(replace(CONFIGS[settings.size], dropout=settings.dropout))
+    if settings.experts:
+        with_experts(model, num_experts=settings.experts, top_k=settings.top_k, alpha=BALANCE)
+    return model
+
+
+def spec_of(settings: TrainOptions) -> ModelSpec:
+    """The shape of the same model."""
+    experts = dict(num_experts=settings.experts, top_k=settings.top_k) if settings.experts else {}
+    return replace(CONFIGS[settings.size].spec, **experts)
+
+
+def num_parameters(settings: TrainOptions) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in model_of(settings).parameters())
 
 
 def resume_from_undamaged(settings: TrainOptions, report: Callable[[str], None] | None) -> TrainOptions:
@@ -59,11 +84,11 @@ def check(settings: TrainOptions) -> int:
     """Returns the step after which this run starts. Raises ValueError for what would fail on the ranks."""
     plan = settings.plan
     with torch.device("meta"):
-        model = GPT(replace(CONFIGS[settings.size], dropout=settings.dropout))
+        model = model_of(settings)
     refused.check(model, plan)  # raises for combinations that training does not support
     _check_heads(settings.by_name["plan"], plan.tp, CONFIGS[settings.size])
     # The results of these calls are not used: each raises ValueError for what the plan cannot do with this model.
-    for entry in resolve_plan(model, GPT_PLAN):
+    for entry in resolve_plan(model, plan_of_tensors(model) or GPT_PLAN):
         entry.split(plan.tp)  # the parameter must divide by tp
     if plan.pp > 1:
         partition(model, plan.pp * plan.num_chunks)
@@ -102,7 +127,7 @@ def _steps_of(settings: TrainOptions, model: GPT) -> int:
     """The step at which the checkpoint was saved. Raises ValueError for another model, or if all steps are done."""
     manifest = read_manifest(settings.resume)
     if problem := model_difference(TensorNames(model), manifest, settings.resume):
-        raise ValueError(f"{problem} (--size)")
+        raise ValueError(f"{problem} (--size, --experts)")
     done = manifest.extra["steps"]
     if settings.steps <= done and not settings.go_on:
         raise ValueError(f"{settings.resume} is at step {done} already: give --steps above {done} to go on")

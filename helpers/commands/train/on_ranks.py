@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.commands.train.checks import CONFIGS
+from helpers.commands.train.checks import CONFIGS, model_of
 from helpers.commands.train.options import OPTIONS_FILE, TrainOptions
 from helpers.compose import Trainer
 from helpers.compose.forward_backward import PipelineModel
@@ -27,10 +27,11 @@ from helpers.elastic.chaos import Kill, arm, strike
 from helpers.observe.comms import record_comms
 from helpers.observe.memory import record_memory
 from helpers.observe.timeline import TimelineRecorder, communication_span, record_timeline
+from helpers.parallel.experts import expert_layers
 from helpers.predict.time.pipeline import KINDS
 from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, axes_along, traffic_by_axis
 from helpers.schedules import Action
-from helpers.workloads import GPT, characters, token_loss
+from helpers.workloads import characters, token_loss
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}  # the dtype of autocast; None: without autocast
 MAX_NORM = 1.0  # to which the norm of the gradients is clipped
@@ -44,6 +45,7 @@ class StepReport:
     stop_requested: whether a stop signal came before this step. Under torchrun each rank has its own answer, so the
     loop asks all of them. Otherwise the main process gives all ranks the same answer, and nobody reads this field.
     memory, timeline, sent: peak memory by kind, spans, and bytes sent on each axis, only where they were recorded.
+    expert_rows: how many rows the experts of this rank got, recorded with `sent`; None without experts.
     """
 
     loss: float
@@ -53,6 +55,7 @@ class StepReport:
     memory: MemoryBreakdown | None = None
     timeline: Timeline | None = None
     sent: AxisTraffic | None = None
+    expert_rows: int | None = None
 
 
 class TrainingRun:
@@ -60,9 +63,8 @@ class TrainingRun:
 
     def __init__(self, settings: TrainOptions, device: str):
         self.settings, self.device, self.text = settings, device, characters()
-        config = replace(CONFIGS[settings.size], dropout=settings.dropout)
         torch.manual_seed(settings.seed)
-        model = GPT(config).to(device)
+        model = model_of(settings).to(device)
         trainer_options = dict(
             loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype]
         )
@@ -73,7 +75,7 @@ class TrainingRun:
             self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **trainer_options)
         for group in torch_optimizer(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
-        self.context = config.context
+        self.context = CONFIGS[settings.size].context
 
     def step(self, stop_requested: bool) -> StepReport:
         """Trains one step. The batch depends on seed and step alone, so a resumed run sees the same batches."""
@@ -99,6 +101,7 @@ class TrainingRun:
             if with_timeline:
                 comms = stack.enter_context(record_comms())
                 recorder = stack.enter_context(_recorded(self.trainer))
+                expert_rows = stack.enter_context(_counted_rows(self.trainer))
             report = self.step(stop_requested)
         if with_memory:
             report = replace(report, memory=memory.peak)
@@ -111,7 +114,27 @@ class TrainingRun:
                     spans.append(communication_span(event, f"{axes} {event.op}"))
             spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
             report = replace(report, timeline=replace(timeline, spans=spans), sent=traffic_by_axis(comms.log, mesh))
+            if self.settings.experts:
+                report = replace(report, expert_rows=sum(expert_rows))
         return report
+
+
+@contextmanager
+def _counted_rows(trainer: Trainer) -> Iterator[list[int]]:
+    """Counts the rows that this rank's experts get in each forward, without those that backward computes again."""
+    rows: list[int] = []
+
+    def count(module: torch.nn.Module, arguments: tuple[torch.Tensor, torch.Tensor], _: torch.Tensor) -> None:
+        recomputed = trainer.plan.recompute == "full" and torch.is_grad_enabled()  # the first forward records no graph
+        if not recomputed:
+            rows.append(int(arguments[1].sum()))
+
+    handles = [layer.experts.register_forward_hook(count) for layer in expert_layers(trainer.local_model)]
+    try:
+        yield rows
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 from helpers.ranks.processes.spec import launched
 from helpers.specs import Plan
 
-AXES = ("dp", "pp", "cp", "tp")  # names of axes in --plan
+AXES = ("dp", "pp", "cp", "ep", "tp")  # names of axes in --plan; ep divides dp * cp and adds no rank
 SIZES = {"tiny": "28,672 parameters", "small": "0.8 million", "10m": "10.7 million"}
 DTYPES = ("fp32", "bf16", "fp16")
 PLAN_OPTIONS = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_parallel", "recompute", "cp_method")
 DEFAULTS = {
     "plan": None, "zero": 0, "schedule": "one_f_one_b", "chunks": None, "microbatches": None,
     "sequence_parallel": False, "recompute": "none", "cp_method": "ring", "size": "small", "dtype": "fp32", "batch": 16,
-    "seed": 0, "dropout": 0.0,
+    "seed": 0, "dropout": 0.0, "experts": 0, "top_k": 2,
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
@@ -44,6 +44,7 @@ class TrainOptions:
     """The options of one run.
 
     plan: how the ranks share the work. size: one of SIZES, the model. dtype: one of DTYPES, for autocast.
+    experts: of each layer, 0 for plain feed-forwards; top_k: how many of them a token chooses.
     batch: sequences in a step, over all ranks. steps: the step at which the run ends. save_every: steps between saves.
     by_name: the values of all options by their names on the command line, as they are written to OPTIONS_FILE.
     folder: where checkpoints are saved; under torchrun the folder of rank 0 is used.
@@ -60,6 +61,8 @@ class TrainOptions:
     batch: int
     seed: int
     dropout: float
+    experts: int
+    top_k: int
     lr: float
     steps: int
     save_every: int
@@ -98,6 +101,8 @@ def parser() -> argparse.ArgumentParser:
     add("--cp-method", choices=known["cp_method"], help="how cp ranks exchange keys and values (default: ring)")
     add("--recompute", choices=known["recompute"], help="recompute activations in backward (default: none)")
     add("--size", choices=SIZES, help="size of the GPT: " + ", ".join(f"{k} {v}" for k, v in SIZES.items()))
+    add("--experts", type=int, help="experts in each layer, which ep ranks of dp and cp share (default: 0, none)")
+    add("--top-k", type=int, help="how many experts a token is sent to (default: 2)")
     add("--dtype", choices=DTYPES, help="dtype of autocast (default: fp32, no autocast)")
     add("--batch", type=int, help="sequences in a step, over all ranks (default: 16)")
     add("--seed", type=int, help="seed of weights and data (default: 0)")
@@ -150,6 +155,8 @@ def _check_numbers(values: dict[str, Any]) -> None:
     for name in ("steps", "batch", "save_every"):
         if values[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} {values[name]}: expected 1 or more")
+    if values["experts"] < 0:
+        raise ValueError(f"--experts {values['experts']}: expected 0, or a number of experts such as 8")
     if not 0 <= values["dropout"] < 1:
         raise ValueError(f"--dropout {values['dropout']}: expected 0 or more and below 1, such as 0.1")
     if not 0 < values["lr"] < math.inf:
@@ -209,7 +216,9 @@ def axes_of(text: str) -> dict[str, int]:
         if axis not in AXES:
             option = axis.replace("_", "-")
             own = f" --{option} is an option of its own." if axis in DEFAULTS else ""
-            raise ValueError(f"--plan {text}: {axis!r} is not an axis; give dp, pp, cp and tp, as in dp=2,tp=2.{own}")
+            raise ValueError(
+                f"--plan {text}: {axis!r} is not an axis; give dp, pp, cp, ep and tp, as in dp=2,tp=2.{own}"
+            )
         if axis in sizes or not size.isdecimal():
             raise ValueError(f"--plan {text}: give each axis once, with its number of ranks, as in dp=2,tp=2,pp=2")
         sizes[axis] = int(size)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.commands.traces.perfetto import to_chrome_trace
-from helpers.commands.train.checks import CONFIGS
+from helpers.commands.train.checks import CONFIGS, num_parameters, spec_of
 from helpers.commands.train.on_ranks import StepReport
 from helpers.commands.train.options import TrainOptions
 from helpers.draw import timeline_scene, to_svg
@@ -71,12 +71,14 @@ class Screen:
         options, plan = self.settings, self.settings.plan
         shown_axes = ("dp", "pp", "cp", "tp") if plan.cp > 1 else ("dp", "pp", "tp")
         axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in shown_axes)
-        count = CONFIGS[options.size].num_parameters
+        count = num_parameters(options)
         values = {"size": options.size, "count": count, "axes": axes, "ranks": plan.world_size, "zero": plan.zero}
         parts = [words("plan", **values, dtype=options.dtype)]
         if plan.pp > 1 or plan.num_microbatches > 1:
             schedule = plan.schedule if plan.pp > 1 else "accumulation"
             parts.append(words("pipeline", schedule=schedule, count=plan.num_microbatches))
+        if options.experts:
+            parts.append(words("extra.experts", experts=options.experts, count=options.top_k, ep=plan.ep))
         if plan.cp > 1:
             parts.append(words("extra.cp_method", method=plan.cp_method))
         if plan.sequence_parallel:
@@ -126,21 +128,21 @@ class Screen:
         axes = ("pp", "dp", DP_CP, "cp", "tp", SCALARS)  # `table` leaves out those without any bytes
         payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in recorded]
         self.lines(["", words("sent", step=number), *table(payloads, lambda axis: title.get(axis, axis))])
-        predicted = self._predicted(first_step)
+        predicted = self._predicted(first_step, [report.expert_rows for report in reports])
         differing = [rank for rank, traffic in enumerate(predicted) if traffic != recorded[rank]]
         if differing:
             self.line(words("other", ranks=rank_names(differing), bytes=dict(predicted[differing[0]].by_axis())))
         else:
             self.line(words("predicted"))
 
-    def _predicted(self, first_step: bool) -> list[AxisTraffic]:
-        """The traffic of each rank, predicted from the shapes and the plan alone."""
+    def _predicted(self, first_step: bool, expert_rows: Sequence[int | None]) -> list[AxisTraffic]:
+        """The traffic of each rank, predicted from the shapes, the plan, and the rows that a rank's experts got."""
         plan, dtype = self.settings.plan, self.settings.dtype
         plan = replace(plan, micro_batch=self.settings.batch // (plan.dp * plan.num_microbatches))
         options = {"autocast": dtype != "fp32", "loss_scaling": dtype == "fp16", "first_step": first_step}
         options["dtype_bytes"] = 4  # bytes per element of the parameters, which autocast leaves in float32
-        spec = CONFIGS[self.settings.size].spec
-        return [axis_traffic(spec, plan, rank, **options) for rank in range(plan.world_size)]
+        spec = spec_of(self.settings)
+        return [axis_traffic(spec, plan, rank, expert_rows=rows, **options) for rank, rows in enumerate(expert_rows)]
 
     def timeline(self, number: int, reports: Sequence[StepReport], folder: Path) -> None:
         """Writes the timeline of step `number` as a picture and as a Chrome trace, in the process that prints."""

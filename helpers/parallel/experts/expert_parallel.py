@@ -61,7 +61,7 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     back_in_order = computed[by_expert.argsort()]  # in the order of ranks again
     returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: (T * k, h), a row per choice
 
-    return torch.zeros_like(x).index_add(0, token, returned * weights.flatten()[order, None].to(returned.dtype))
+    return torch.zeros_like(x).index_add(0, token, (returned * weights.flatten()[order, None]).to(x.dtype))
 
 
 def exchange_counts(counts, group):

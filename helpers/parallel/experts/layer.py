@@ -102,7 +102,10 @@ class MixtureOfExperts(nn.Module):
         tokens, config = x.flatten(0, -2), self.config  # (T, h)
         bias = self.bias if config.bias_rate else None
         limits = dict(num_nodes=config.num_nodes, max_nodes=config.max_nodes)
-        experts, weights, scores = route(self.router(tokens), config.top_k, config.router, bias, **limits)
+        logits = self.router(tokens)
+        # in float16 the gradient of a scaled auxiliary loss would overflow
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        experts, weights, scores = route(logits, config.top_k, config.router, bias, **limits)
         if config.capacity_factor is not None:
             capacity = expert_capacity(len(tokens), config.num_experts, config.top_k, config.capacity_factor)
             experts = drop_over_capacity(experts, config.num_experts, capacity)
@@ -120,7 +123,8 @@ class MixtureOfExperts(nn.Module):
         for expert in range(self.config.num_experts):
             token, choice = (experts == expert).nonzero(as_tuple=True)
             hidden = F.gelu(tokens[token] @ self.experts.up[expert])
-            out = out.index_add(0, token, weights[token, choice, None] * (hidden @ self.experts.down[expert]))
+            weighted = weights[token, choice, None] * (hidden @ self.experts.down[expert])
+            out = out.index_add(0, token, weighted.to(out.dtype))  # autocast computes `hidden` in 16 bits
         return out
 
     def update_bias(self) -> None:

@@ -50,7 +50,7 @@ class GradientBucket:
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
-        """Copy a gradient, divided by the number of ranks with other data, into the bucket, and drop it. A missing gradient counts as zero."""
+        """Copy a gradient into the bucket, divided by the number of ranks, and drop it. None counts as zero."""
         layout, gradient = self.vector.layout, entry.parameter.grad
         if self.flat is None:
             self.flat = layout.new_flat()

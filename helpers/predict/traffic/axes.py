@@ -6,8 +6,8 @@ The Trainer combines tensor, context, pipeline and data parallelism, and ranks f
     pp       an activation to the next stage and its gradient back, for each micro-batch; a tied table's gradient once
     dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts.
              With cp it lies over dp x cp, or over cp alone where dp is 1, since cp ranks have the same weights
-    experts  are on ranks of dp x cp, so all of their messages count for these axes: for each layer of experts the number
-             of choices of each, and with ep the all-to-alls of expert_messages.py; gradients of experts over edp
+    experts  lie on ranks of dp x cp, so their messages count for these axes: for each layer how many choices fall on
+             each expert, with ep the all-to-alls of expert_messages.py, and gradients of experts over edp
     scalars  the loss over dp x cp x pp, the norm over each axis on which gradients lie in parts, the scaler's flags
 With cp a rank has its tokens alone, so messages of tp and pp are shorter, and not equal on all cp ranks where cp chunks
 have unequal lengths.
@@ -78,9 +78,9 @@ def axis_traffic(
     autocast: results of matrix products are in 16 bits, and so are their sums over tp; all else that is sent is not.
     loss_scaling: float16's scaler agrees on its flags. first_step: include what only the first step sends, the shapes
     of messages (pp) and the order of gradients (dp). expert_rows: how many rows the experts on this rank get in the
-    step, in all its layers, from all ranks of ep together; None: as many as this rank's tokens choose, which is the mean
-    over these ranks. Experts are two matrices each without biases, as in parallel/experts. Stages are cut as `pipeline.partition` does, so one may differ by
-    a layer from `plan.layers_on_stage`.
+    step, in all its layers, from all ranks of ep together; None: as many as this rank's tokens choose, which is the
+    mean over these ranks. Experts are two matrices each without biases, as in parallel/experts. Stages are cut as
+    `pipeline.partition` does, so one may differ by a layer from `plan.layers_on_stage`.
     Raises ValueError for a plan that cannot be composed (zero 2 or 3 with pp), or does not fit the model.
     """
     _check(model, plan)

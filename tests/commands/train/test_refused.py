@@ -22,11 +22,17 @@ def refused(capsys, line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--plan dp=2,xp=2", "'xp' is not an axis; give dp, pp, cp and tp"),
+        ("--plan dp=2,xp=2", "'xp' is not an axis; give dp, pp, cp, ep and tp"),
         ("--plan dp=2,zero=1", "--zero is an option of its own"),
         ("--plan dp", "give each axis once, with its number of ranks"),
         ("--plan dp=2,dp=2", "give each axis once"),
         ("--plan dp=0", "dp is 0, but it must be a whole number of at least 1"),
+        ("--plan dp=2,ep=2", "ep=2 splits the experts of each layer, and this GPT has none"),
+        ("--plan dp=3,ep=3 --experts 8 --batch 15", "use ep=1, or num_experts=9"),
+        ("--plan dp=2,ep=3 --experts 9", "ep=3 does not divide dp * cp=2"),
+        ("--plan dp=2,tp=2 --experts 8 --sequence-parallel", "use sequence_parallel=False"),
+        ("--plan dp=2 --experts 4 --top-k 5", "a token chooses at least one expert, and at most all of them"),
+        ("--plan dp=2 --experts -1", "--experts -1: expected 0, or a number of experts"),
         ("--plan cp=2 --dropout 0.1", "use dropout=0.0, or cp=1 and dp=2"),
         ("--plan cp=3,tp=2 --sequence-parallel", "leave sequence_parallel out, or give sequences of a multiple of"),
         ("--plan cp=128", "use cp=64"),

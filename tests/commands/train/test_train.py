@@ -52,6 +52,16 @@ def test_a_run_with_context_parallelism_is_the_same_run(train, ranks, losses):
     assert re.search(r"^ *dp x cp +cp +loss and norm$", first, re.MULTILINE)
 
 
+def test_a_run_with_experts_is_the_same_run_at_another_ep(train, ranks, losses):
+    whole = losses(train(ranks[:2], "--experts 8 --plan dp=2 --steps 3 --save whole")[1])
+    first = train(ranks, "--experts 8 --plan dp=4,ep=2 --steps 2 --save cut")[1]
+    then = train(ranks, "--plan dp=2,ep=2,tp=2 --zero 1 --recompute full --resume cut --steps 3")[1]
+    assert losses(first) | losses(then) == pytest.approx(whole, abs=2e-4)
+    assert "= 4 ranks" in first and "experts per layer, 2 per token, over ep 2" in first
+    for said in (first, then):
+        assert "Each rank's payload equals the prediction, to the byte." in said
+
+
 def test_dropout_drops_and_a_resumed_run_keeps_it(train, ranks, losses):
     plain, dropped = (train(ranks[:2], f"--plan tp=2 --steps 1 --save {d} --dropout {d}")[1] for d in ("0", "0.5"))
     assert losses(plain)[1] != losses(dropped)[1]
