@@ -78,10 +78,10 @@ class SplitExperts:
             layer.update_bias()
 
     def _with_balance(self, layer: MixtureOfExperts, _: tuple[Tensor], output: Tensor) -> Tensor:
-        return WithLoss.apply(output, layer.balance_loss, self.weight)
+        return AddedLoss.apply(output, layer.balance_loss, self.weight)
 
 
-class WithLoss(torch.autograd.Function):
+class AddedLoss(torch.autograd.Function):
     """Returns `output` as it is, and lets backward treat weight x loss as a part of the model's loss."""
 
     @staticmethod

@@ -109,8 +109,7 @@ class BucketedDDP(nn.Module):
             self._works.append(self._send(self.buckets[len(self._works)]))  # pending: gradients that have not come
 
     def _send(self, bucket: Bucket) -> dist.Work:
-        replicas = replicas_of(bucket.slots[0].parameter, self.group)  # the same for all parameters of a bucket
-        return dist.all_reduce(bucket.flat, group=replicas, async_op=True)
+        return dist.all_reduce(bucket.flat, group=replicas_of(bucket.slots[0].parameter, self.group), async_op=True)
 
     def _finish(self) -> None:
         """End a backward: wait for all messages. The gradients are views of the buckets, so they are averaged then."""

@@ -89,10 +89,10 @@ def replicas_of(parameter: Tensor, group: dist.ProcessGroup) -> dist.ProcessGrou
 
 def by_replicas(parameters: Iterable[Tensor], group: dist.ProcessGroup) -> dict[dist.ProcessGroup, list[Tensor]]:
     """Sort parameters by the ranks of `group` that have replicas of them."""
-    sorted_: dict[dist.ProcessGroup, list[Tensor]] = {}
+    found: dict[dist.ProcessGroup, list[Tensor]] = {}
     for parameter in parameters:
-        sorted_.setdefault(replicas_of(parameter, group), []).append(parameter)
-    return sorted_
+        found.setdefault(replicas_of(parameter, group), []).append(parameter)
+    return found
 
 
 def axes_of(placed: Iterable[tuple[Tensor | None, Placements]]) -> list[Placement]:
