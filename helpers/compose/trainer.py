@@ -147,7 +147,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)  # 5: one norm; 6: clip
         self.scaler.step(self.optimizer)  # 6: the step
-        self.experts.update_biases(self.local_model)
+        self.experts.update_biases(self.local_model)  # also where the scaler skipped the step: it counts choices alone
         # a report: the mean loss of the global batch, without the loss scale
         ranks, num_losses = self.axes.group("dp", "cp", "pp"), self.plan.dp * self.plan.cp
         loss = mean_over_ranks(loss, ranks, num_losses) / self.scaler.get_scale()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from helpers.chapters.composing import PlanRank
 from helpers.compose import Plan, Trainer, refused
 from helpers.compose.checkpoint.manifest import WEIGHT, read_manifest
+from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training
@@ -26,7 +27,7 @@ DEEPSEEK = dict(num_experts=8, top_k=4, router="sigmoid", num_shared=1, bias_rat
 
 
 def gpt(**config) -> GPT:
-    return with_experts(GPT(SHAPE), expert_hidden=24, **config).double()
+    return with_experts(GPT(SHAPE), expert_hidden=24, **config).double().to(computing_device())
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -144,6 +145,7 @@ OTHERS = [
     Plan(dp=2, ep=2, pp=2, num_microbatches=4, num_chunks=2, schedule="interleaved"),
     Plan(dp=4, ep=2, tp=2, recompute="selective"),
     Plan(dp=2, ep=2, num_microbatches=2, recompute="full"),
+    Plan(dp=2, ep=2, pp=4, num_microbatches=4),  # 5 layers: the last stage has one, the head
     # tokens of a sequence on several ranks, of which some share experts
     Plan(cp=2, ep=2),
     Plan(cp=2, dp=2, ep=2, zero=1),

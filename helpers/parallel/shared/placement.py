@@ -11,7 +11,7 @@ The code that shards or replicates a parameter calls `place`; the gradient norm 
 need no placement, because each rank has the averaged gradients and continues alone.
 
 All ranks of dp x cp have replicas of a parameter, but only some of them have replicas of an expert's. `set_replicas`
-records which, and what adds up gradients over dp x cp (DDP, PipelineStage, ZeRO 1) asks `replicas_of`.
+records which, and what adds up gradients over dp x cp (DDP, PipelineStage, ZeRO 1 and 2) asks `replicas_of`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class AxisBytes:
     """Bytes that one rank sends in one step, by axis.
 
     Ranks wait for `tp`, and for `cp` unless a ring hides it; `dp` and `pp` can hide behind compute. dp: over dp, or
-    over dp x cp. cp: keys and values, and where dp is 1 also gradients and ZeRO's weights.
+    over dp x cp; with ep also tokens, for which ranks wait. cp: keys and values, and where dp is 1 also gradients and
+    ZeRO's weights.
     """
 
     tp: float
@@ -175,17 +176,16 @@ def _experts(
     if model.num_experts == 1:
         return
     axis, num_ranks = _data_axis(plan)
-    layers = num_blocks * plan.num_microbatches  # forwards of a layer of experts
-    forwards = layers * (2 if plan.recompute == "full" else 1)
+    layers, forwards = num_blocks * plan.num_microbatches, 2 if plan.recompute == "full" else 1  # of each layer
     counts = model.num_experts * 8  # an int64 for each expert
-    yield AxisOp(axis, "all_reduce", num_ranks, forwards * counts)
+    yield AxisOp(axis, "all_reduce", num_ranks, layers * forwards * counts)
     if plan.zero == 0 and plan.pp == 1:  # DDP broadcasts the buffers of each layer, its biases and counts, once
         yield AxisOp(axis, "broadcast", num_ranks, num_blocks * (model.num_experts * width + counts))
     if plan.ep > 1:
         chosen = layers * plan.micro_batch * model.seq * model.top_k
         rows = chosen if rows is None else rows
-        passes = forwards // layers + 1  # each sends rows to the experts and back
-        payload = forwards * counts + passes * (chosen + rows) * model.hidden * width
+        # each forward and each backward sends rows to the experts and back
+        payload = layers * forwards * counts + (forwards + 1) * (chosen + rows) * model.hidden * width
         axis, num_ranks = _expert_axis(plan, rank, "ep")
         yield AxisOp(axis, "all_to_all", num_ranks, payload)
 
