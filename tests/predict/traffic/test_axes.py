@@ -107,3 +107,15 @@ def test_groups_that_leave_a_node_side_by_side_share_its_network_and_a_stage_tal
     wide = Cluster(**parts, gpus_per_node=8, num_nodes=2)
     assert [axis_link(wide, mesh, "pp", rank) == wide.intra for rank in (0, 4, 8, 12)] == [True, False, False, True]
     assert axis_link(cluster, Mesh(dp=4), "tp", 0) is None
+
+
+def test_experts_are_reduced_over_their_replicas_and_tokens_go_to_all_ep_ranks():
+    """8 experts of 2 x 16 x 24 elements in each of 3 layers; 2 sequences of 8 tokens, which choose 2 experts each."""
+    model = ModelSpec(num_layers=3, hidden=16, num_heads=4, ffn_hidden=24, vocab=64, seq=8, num_experts=8, top_k=2)
+    traffic = axis_traffic(model, Plan(dp=4, ep=2, micro_batch=2), rank=1, dtype_bytes=4)
+    ops = {(each.op, each.num_ranks): each.payload_bytes for each in traffic.ops if each.axis == "dp"}
+    assert ops["all_reduce", 2] == 3 * 4 * 2 * 16 * 24 * 4  # over ranks 1 and 3, of half of the experts
+    rows = 3 * 2 * 8 * 2
+    assert ops["all_to_all", 2] == 3 * 8 * 8 + 2 * 2 * rows * 16 * 4
+    more = axis_traffic(model, Plan(dp=4, ep=2, micro_batch=2), rank=1, dtype_bytes=4, expert_rows=rows + 5)
+    assert more.payload_bytes() - traffic.payload_bytes() == 2 * 5 * 16 * 4
