@@ -6,7 +6,8 @@ second. GB is 1e9 bytes.
 
 hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS, REACHED and CLUSTERS
 mesh.py       Mesh: which rank stands at which coordinates, and the groups of each axis
-models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
+models.py     ModelSpec, LatentAttention and Plan
+published_models.py  the published models in PRESETS and, with experts, in ROUTED
 checks.py     the checks that raise ValueError with a sentence
 trainable.py  the plans that this course's Trainer cannot run, each with the nearest plan that works
 
@@ -20,6 +21,7 @@ __getattr__ = import_on_demand(
     __name__,
     {
         "hardware": ("CLUSTERS", "GPU", "GPUS", "LINKS", "Cluster", "Link", "Nodes"),
-        "models": ("PRESETS", "ROUTED", "ModelSpec", "Plan"),
+        "models": ("LatentAttention", "ModelSpec", "Plan"),
+        "published_models": ("PRESETS", "ROUTED"),
     },
 )

@@ -1,7 +1,7 @@
 """Describes the shape of a transformer (ModelSpec) and a plan for training it on many ranks (Plan).
 
-PRESETS has the published dense models, and ROUTED those with experts, to which a router sends each token. Predictions,
-strategies and the Trainer share these types; `Plan.check` says in a sentence why a plan does not fit a model.
+Predictions, strategies and the Trainer share these types; `Plan.check` says in a sentence why a plan does not fit a
+model. published_models.py has the shapes of published models.
 """
 
 from __future__ import annotations
@@ -16,6 +16,32 @@ from helpers.specs.mesh import Mesh
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """The widths of DeepSeek's multi-head latent attention (MLA), which compresses queries, and keys with values.
+
+    q_rank, kv_rank: columns of the two compressed vectors of a token, each with a norm. nope, rope: columns of a head's
+    queries and keys without and with rotary positions; all heads share the rotary columns of keys. value: columns of a
+    head's values. Source: DeepSeek-AI 2024 (DeepSeek-V2), section 2.1; the defaults are those of V2 and V3.
+    """
+
+    q_rank: int = 1536
+    kv_rank: int = 512
+    nope: int = 128
+    rope: int = 64
+    value: int = 128
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_count("LatentAttention", name, value)
+
+    def matrices(self, hidden: int, heads: int) -> tuple[tuple[int, int], ...]:
+        """The matrices of a layer with `heads` heads as (columns of the result, columns of the input); output last."""
+        down = (self.q_rank, hidden), (self.kv_rank + self.rope, hidden)  # all tensor ranks have both of them
+        up = (heads * (self.nope + self.rope), self.q_rank), (heads * (self.nope + self.value), self.kv_rank)
+        return (*down, *up, (hidden, heads * self.value))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """The shape of a decoder-only transformer.
 
@@ -23,7 +49,12 @@ class ModelSpec:
     as in SwiGLU. norm: "layer" or "rms". positions: "learned" or "rope". num_experts: feed-forwards of every layer, of
     which a router gives each token `top_k`. window: how many tokens each token attends to, itself and those before it;
     None means all of them. The defaults describe a GPT-2 (learned positions, LayerNorm, biases, tied embeddings); see
-    PRESETS for Llamas. Raises ValueError for a shape that cannot be.
+    PRESETS for Llamas, and ROUTED for models with experts. Raises ValueError for a shape that cannot be.
+    head_size: columns of a head, by default hidden / num_heads. query_key_norm: norms of queries and of keys, over each
+    "head" or over "all" heads. latent: the widths of multi-head latent attention, None for the usual one. With experts
+    only: shared_experts process every token, beside those that the router chooses. The first dense_layers layers have
+    one feed-forward of width dense_ffn instead. router_bias: whether each expert has a bias that counts in the choice
+    alone. node_limit: on how many nodes the experts of one token may be; None is any number.
     """
 
     num_layers: int
@@ -41,10 +72,20 @@ class ModelSpec:
     num_experts: int = 1
     top_k: int = 1
     window: int | None = None
+    head_size: int | None = None
+    query_key_norm: str = "none"
+    latent: LatentAttention | None = None
+    shared_experts: int = 0
+    dense_layers: int = 0
+    dense_ffn: int | None = None
+    router_bias: bool = False
+    node_limit: int | None = None
 
     # Fields that many formulas do not model. Such a formula calls `refuse_unmodelled_fields`, which raises ValueError
     # for a model that sets one of them.
-    RARE: ClassVar[tuple[str, ...]] = ("num_experts", "top_k", "window")
+    RARE: ClassVar[tuple[str, ...]] = (
+        "num_experts", "top_k", "window", "head_size", "query_key_norm", "latent", "shared_experts", "dense_layers"
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         counts = ("num_layers", "hidden", "num_heads", "vocab", "seq", "kv_heads", "ffn", "num_experts", "top_k")
@@ -54,11 +95,27 @@ class ModelSpec:
         check_divides("ModelSpec", "num_kv_heads", self.kv_heads, "num_heads", self.num_heads)
         check_one_of("ModelSpec", "norm", self.norm, ("layer", "rms"))
         check_one_of("ModelSpec", "positions", self.positions, ("learned", "rope"))
-        if self.window is not None:
-            check_count("ModelSpec", "window", self.window)
+        check_one_of("ModelSpec", "query_key_norm", self.query_key_norm, ("none", "head", "all"))
+        for name in ("window", "head_size", "dense_ffn", "node_limit"):
+            if getattr(self, name) is not None:
+                check_count("ModelSpec", name, getattr(self, name))
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        """Raise ValueError for more chosen experts than there are, or for dense layers that cannot be."""
         if self.top_k > self.num_experts:
             raise ValueError(
                 f"ModelSpec: top_k={self.top_k} of num_experts={self.num_experts}; choose 1 to num_experts"
+            )
+        if self.dense_layers not in range(self.num_layers):
+            raise ValueError(
+                f"ModelSpec: dense_layers={self.dense_layers} of num_layers={self.num_layers}; choose 0 or more, but "
+                "not all layers: a model without experts has num_experts=1"
+            )
+        if self.shared_experts < 0 or (self.num_experts == 1 and (self.shared_experts or self.dense_layers)):
+            raise ValueError(
+                f"ModelSpec: shared_experts={self.shared_experts} and dense_layers={self.dense_layers} with "
+                f"num_experts={self.num_experts}; both are 0 or more, and 0 without experts"
             )
 
     @property
@@ -74,7 +131,14 @@ class ModelSpec:
     @property
     def head_dim(self) -> int:
         """Columns of one attention head."""
-        return self.hidden // self.num_heads
+        if self.latent is not None:
+            return self.latent.nope + self.latent.rope
+        return self.hidden // self.num_heads if self.head_size is None else self.head_size
+
+    @property
+    def value_dim(self) -> int:
+        """Columns of one head of values."""
+        return self.head_dim if self.latent is None else self.latent.value
 
     @property
     def seen(self) -> int:
@@ -86,16 +150,39 @@ class ModelSpec:
         """Parameters of one norm: a weight per column, and a bias for LayerNorm with biases."""
         return self.hidden * (2 if self.norm == "layer" and self.bias else 1)
 
+    def attention_matrices(self, tp: int = 1) -> tuple[tuple[int, int], ...]:
+        """(columns of the result, columns of the input) of attention's matrices on one of tp ranks; output last.
+
+        Query, key and value are one matrix, unless attention is latent. Each rank has a head of keys at least.
+        """
+        h, heads = self.hidden, self.num_heads // tp
+        if self.latent is not None:
+            return self.latent.matrices(h, heads)
+        width, kv = heads * self.head_dim, max(1, self.kv_heads // tp) * self.head_dim
+        return (width + 2 * kv, h), (h, width)
+
+    @property
+    def params_of_attention_norms(self) -> int:
+        """Parameters of the norms inside attention: of queries and keys, or of the compressed vectors."""
+        if self.latent is not None:
+            return self.latent.q_rank + self.latent.kv_rank
+        return {"none": 0, "head": 2, "all": self.num_heads + self.kv_heads}[self.query_key_norm] * self.head_dim
+
+    @property
+    def params_of_attention(self) -> int:
+        """Parameters of one layer's attention: query, key, value, output, their biases and norms."""
+        matrices = self.attention_matrices()
+        biases = sum(columns for columns, _ in matrices) if self.bias else 0
+        return sum(n * k for n, k in matrices) + biases + self.params_of_attention_norms
+
     @property
     def params_per_layer(self) -> int:
-        """Parameters of one layer: attention (q, k, v, output), feed-forwards, router, two norms.
+        """Parameters of one layer: attention, feed-forwards, router, two norms. 12 h^2 + 13 h for a GPT.
 
-        12 h^2 + 13 h for a GPT.
+        Of a model with `dense_layers` it is a layer with experts.
         """
-        h, kv = self.hidden, self.kv_heads * self.head_dim
-        attention = 2 * h * h + 2 * h * kv + (2 * h + 2 * kv if self.bias else 0)
-        feed_forwards = self.num_experts * self.params_per_expert + self.params_of_router
-        return attention + feed_forwards + 2 * self.params_per_norm
+        feed_forwards = (self.num_experts + self.shared_experts) * self.params_per_expert + self.params_of_router
+        return self.params_of_attention + feed_forwards + 2 * self.params_per_norm
 
     @property
     def params_per_expert(self) -> int:
@@ -105,19 +192,35 @@ class ModelSpec:
 
     @property
     def params_of_router(self) -> int:
-        """Parameters of one layer's router, which has no bias."""
-        return self.hidden * self.num_experts if self.num_experts > 1 else 0
+        """Parameters of one layer's router: a column per expert, and with `router_bias` a bias per expert."""
+        return (self.hidden + self.router_bias) * self.num_experts if self.num_experts > 1 else 0
+
+    @cached_property
+    def of_dense_layers(self) -> ModelSpec:
+        """This model as if all of its layers were like the first `dense_layers`: one feed-forward, and no router."""
+        return replace(
+            self, ffn_hidden=self.dense_ffn or self.ffn, dense_ffn=None, num_experts=1, top_k=1, shared_experts=0,
+            dense_layers=0, router_bias=False, node_limit=None,
+        )  # fmt: skip
 
     @property
     def active_params(self) -> int:
-        """Parameters that take part in the computation of one token."""
-        return self.num_params - self.num_layers * (self.num_experts - self.top_k) * self.params_per_expert
+        """Parameters that take part in the computation of one token, with the embeddings.
+
+        Biases of the router do not, because they only choose the experts.
+        """
+        routed_layers = self.num_layers - self.dense_layers
+        idle = (self.num_experts - self.top_k) * self.params_per_expert + self.router_bias * self.num_experts
+        return self.num_params - routed_layers * idle
 
     @property
     def num_params(self) -> int:
         """All parameters, exactly: 12 l h^2 + 13 l h + (V + s) h + 2 h for a GPT."""
         tables = self.vocab * (1 if self.tied_embeddings else 2) + (self.seq if self.positions == "learned" else 0)
-        return self.num_layers * self.params_per_layer + tables * self.hidden + self.params_per_norm
+        layers = (self.num_layers - self.dense_layers) * self.params_per_layer
+        if self.dense_layers:
+            layers += self.dense_layers * self.of_dense_layers.params_per_layer
+        return layers + tables * self.hidden + self.params_per_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +239,8 @@ class Plan:
     take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits. cp_method: how the
     cp ranks exchange what attention needs (traffic/context_parallel.py): "ring" passes keys and values on,
     "all_gather" gathers them at once, "all_to_all" gives each rank some heads of all tokens (Ulysses).
+    last_stage_layers: layers of the last pipeline stage; the others share the rest equally, as with Megatron-LM's
+    --decoder-last-pipeline-num-layers. None: see `layers_on_stage`.
     """
 
     dp: int = 1
@@ -156,8 +261,9 @@ class Plan:
     shard_ranks: int | None = None
     fp8: bool = False
     cp_method: str = "ring"
+    last_stage_layers: int | None = None
 
-    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8", "cp_method")  # as in ModelSpec
+    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8", "cp_method", "last_stage_layers")  # as in ModelSpec
     KNOWN: ClassVar[dict[str, tuple]] = {  # the values that a field may have
         "zero": (0, 1, 2, 3),
         "recompute": ("none", "selective", "full"),
@@ -177,6 +283,13 @@ class Plan:
         if self.num_chunks > 1 and self.pp == 1:
             raise ValueError(f"Plan: num_chunks={self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
         check_divides("Plan", "ep", self.ep, "dp * cp", self.dp * self.cp)
+        if self.last_stage_layers is not None:
+            check_count("Plan", "last_stage_layers", self.last_stage_layers)
+            if self.pp == 1 or self.num_chunks > 1:
+                raise ValueError(
+                    f"Plan: last_stage_layers={self.last_stage_layers} with pp={self.pp} and num_chunks="
+                    f"{self.num_chunks}; it needs a pipeline with one chunk per rank"
+                )
         if self.shard_ranks is not None:
             check_count("Plan", "shard_ranks", self.shard_ranks)
             check_divides("Plan", "shard_ranks", self.shard_ranks, "dp * cp", self.dp * self.cp)
@@ -246,6 +359,8 @@ class Plan:
                 "heads can be neither split nor copied evenly; choose a tp that divides num_kv_heads, or a multiple"
             )
         check_divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
+        if model.dense_ffn is not None:
+            check_divides("Plan", "tp", self.tp, "dense_ffn", model.dense_ffn)
 
     def check_token_shards(self, owner: str, model: ModelSpec) -> None:
         """Raise ValueError, in the name of `owner`, where sequence parallelism cannot split the tokens of `model`."""
@@ -259,13 +374,17 @@ class Plan:
         if self.pp > layers:
             has = f"pp={self.pp} stages, but the model has only {layers} layer{'s' * (layers > 1)}"
             raise ValueError(f"Plan: {has}: each stage needs at least one, so choose pp up to {layers}")
-        if layers % chunks and not self._ends_are_lighter(model):
+        if self.last_stage_layers is not None:
+            check_divides(
+                "Plan", "pp - 1", self.pp - 1, "layers before the last stage", layers - self.last_stage_layers
+            )
+        elif layers % chunks and not self._ends_are_lighter(model):
             check_divides("Plan", "pp * num_chunks", chunks, "num_layers", layers)
 
     def _ends_are_lighter(self, model: ModelSpec) -> bool:
         """Whether the first and the last stage have one layer fewer than the others (see `layers_on_stage`)."""
-        chunks = self.pp * self.num_chunks
-        return model.num_layers % chunks > 0 and (model.num_layers + 2) % chunks == 0
+        chunks, layers = self.pp * self.num_chunks, model.num_layers
+        return self.last_stage_layers is None and layers % chunks > 0 and (layers + 2) % chunks == 0
 
     def layers_on_stage(self, model: ModelSpec, stage: int) -> int:
         """Layers that pipeline stage `stage` (from 0) holds.
@@ -277,48 +396,17 @@ class Plan:
         if stage not in range(self.pp):
             raise ValueError(f"Plan: stage {stage!r} does not exist; with pp={self.pp} they are 0 to {self.pp - 1}")
         self._check_stages(model)
+        if self.last_stage_layers is not None:
+            before = (model.num_layers - self.last_stage_layers) // (self.pp - 1)
+            return self.last_stage_layers if stage == self.pp - 1 else before
         if not self._ends_are_lighter(model):
             return model.num_layers // self.pp
         full = (model.num_layers + 2) // self.pp
         return full - 1 if stage in (0, self.pp - 1) else full
 
-
-def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> ModelSpec:
-    """A Llama 3: grouped queries, gated feed-forward, RMSNorm, rotary positions, no biases."""
-    return ModelSpec(
-        num_layers=num_layers, hidden=hidden, num_heads=num_heads, num_kv_heads=8, ffn_hidden=ffn_hidden,
-        vocab=128_256, seq=8192, gated=True, tied_embeddings=False, bias=False, norm="rms", positions="rope",
-    )  # fmt: skip
-
-
-def _llama2(num_layers: int, hidden: int, num_heads: int, num_kv_heads: int, ffn_hidden: int) -> ModelSpec:
-    """A Llama 2, which differs from Llama 3 in vocabulary, context and key and value heads."""
-    llama = _llama3(num_layers, hidden, num_heads, ffn_hidden)
-    return replace(llama, num_kv_heads=num_kv_heads, vocab=32_000, seq=4096)
-
-
-def _gpt(num_layers: int, hidden: int, num_heads: int, seq: int = 1024) -> ModelSpec:
-    """A GPT-2 or GPT-3, which the defaults of ModelSpec describe."""
-    return ModelSpec(num_layers=num_layers, hidden=hidden, num_heads=num_heads, vocab=50_257, seq=seq)
-
-
-# Sources: Radford et al. 2019 (GPT-2), table 2; Brown et al. 2020 (GPT-3), table 2.1; Touvron et al. 2023 (Llama 2);
-# Jiang et al. 2023 (Mistral 7B), table 1; The Llama 3 Herd of Models (2024), table 3. What the papers leave out (exact
-# feed-forward widths, vocabularies) is from the published configurations; the tests hold the published exact counts.
-# seq is that of pre-training. Mistral 7B is meant as from its version 0.2 on, without a window.
-PRESETS = {
-    "gpt2": _gpt(12, 768, 12),
-    "gpt2-medium": _gpt(24, 1024, 16),
-    "gpt2-large": _gpt(36, 1280, 20),
-    "gpt2-xl": _gpt(48, 1600, 25),
-    "gpt3-175b": _gpt(96, 12_288, 96, seq=2048),
-    "llama2-7b": _llama2(32, 4096, 32, 32, 11_008),
-    "llama2-13b": _llama2(40, 5120, 40, 40, 13_824),
-    "llama2-70b": _llama2(80, 8192, 64, 8, 28_672),
-    "mistral-7b": replace(_llama2(32, 4096, 32, 8, 14_336), seq=8192),
-    "llama3-8b": _llama3(32, 4096, 32, 14_336),
-    "llama3-70b": _llama3(80, 8192, 64, 28_672),
-    "llama3-405b": _llama3(126, 16_384, 128, 53_248),
-}
-# Models with experts, which not every formula takes. Jiang et al. 2024 (Mixtral of Experts), table 1.
-ROUTED = {"mixtral-8x7b": replace(PRESETS["mistral-7b"], seq=32_768, num_experts=8, top_k=2)}
+    def dense_layers_on_stage(self, model: ModelSpec, stage: int) -> int:
+        """How many of the layers of pipeline stage `stage` have no experts, of a model that begins with such layers."""
+        if not model.dense_layers:
+            return 0
+        before = sum(self.layers_on_stage(model, earlier) for earlier in range(stage))
+        return min(max(0, model.dense_layers - before), self.layers_on_stage(model, stage))

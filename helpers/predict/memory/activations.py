@@ -10,7 +10,8 @@ vocabulary. The paper counts 2-byte activations and 1-byte dropout masks. Where 
 - Grouped queries: keys and values have kv_heads * head_dim columns, and a rank has at least one head.
 - Gated feed-forwards keep gate, up and their product, 3 f wide, as Megatron-LM's fused SwiGLU does; unfused torch
   keeps 4 f.
-- Experts get tokens evenly: top_k feed-forwards per token, plus the tokens that are sent there and back.
+- Experts get tokens evenly: top_k feed-forwards per token, plus the tokens that are sent there and back, plus shared
+  experts. The first layers of a model that begins without experts count as if they had some.
 - Flash attention keeps no map, so 5as/h falls away. Its fp32 row sums, 4 a bytes per token, are left out.
 inventory.py says what torch really keeps of the course's GPT, tensor by tensor.
 
@@ -57,9 +58,12 @@ def _split_bytes(model: ModelSpec, plan: Plan) -> int:
 
     Queries and the projection's input: 4 h; keys and values: 4 h; GELU's input and output: 16 h.
     """
-    feed_forward = model.top_k * (3 if model.gated else 2) * model.ffn // plan.tp
-    columns = 2 * model.hidden // plan.tp + 2 * kv_width(model, plan) + feed_forward  # elements per token
-    return columns * weight_bytes(plan)
+    feed_forward = (model.top_k + model.shared_experts) * (3 if model.gated else 2) * model.ffn // plan.tp
+    heads = model.num_heads // plan.tp
+    queries, keys = heads * (model.head_dim + model.value_dim), 2 * kv_width(model, plan)  # with input and values
+    if model.latent is not None:  # every head has keys and values of its own; the compressed vectors are not split
+        keys = queries + model.latent.q_rank + model.latent.kv_rank + model.latent.rope
+    return (queries + keys + feed_forward) * weight_bytes(plan)  # elements per token
 
 
 def _map_bytes(model: ModelSpec, plan: Plan) -> int:

@@ -149,7 +149,7 @@ class RankMemory:
         """The stages of which one is the fullest."""
         key = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.zero, plan.precision
         if key not in self._stages:
-            self._stages[key] = [self._new_stage(plan, number) for number in representative_stages(plan)]
+            self._stages[key] = [self._new_stage(plan, number) for number in representative_stages(self.model, plan)]
         return self._stages[key]
 
     def _new_stage(self, plan: Plan, number: int) -> _Stage:
@@ -173,13 +173,14 @@ class _Stage(NamedTuple):
     fixed: int
 
 
-def representative_stages(plan: Plan) -> list[int]:
+def representative_stages(model: ModelSpec, plan: Plan) -> list[int]:
     """The first two pipeline stages and the last one, which stand for all: one of them has the fullest ranks.
 
     The first and the last have tables, norms and logits of their own. From the second on, stages have equal work, and
-    each holds fewer micro-batches than the one before it.
+    each holds fewer micro-batches than the one before it. Where the first layers have no experts, the first stage that
+    surely has none of these layers is among them, too.
     """
-    return sorted({0, min(1, plan.pp - 1), plan.pp - 1})
+    return sorted({0, min(max(1, model.dense_layers), plan.pp - 1), min(1, plan.pp - 1), plan.pp - 1})
 
 
 @dataclass(frozen=True, kw_only=True)

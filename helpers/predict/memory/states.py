@@ -88,17 +88,34 @@ def params_per_layer(model: ModelSpec, plan: Plan) -> int:
     """The exact number of parameters of one layer on one TP rank.
 
     tp splits (Shoeybi et al. 2019, section 3) query, key, value and up with their biases (by columns), projection and
-    down (by rows). Every rank has all of both norms, of the router, and of the biases of projection and down.
+    down (by rows). Every rank has all of the norms, of the router, of the biases of projection and down, and of the
+    matrices that compress in latent attention. Of a model with dense layers it is a layer with experts.
     """
-    h, width, kv = model.hidden, model.hidden // plan.tp, kv_width(model, plan)
-    attention = h * (2 * width + 2 * kv) + (width + 2 * kv + h if model.bias else 0)
-    return attention + feed_forward_params(model, plan) + model.params_of_router + 2 * model.params_per_norm
+    matrices = model.attention_matrices(plan.tp)
+    attention = sum(n * k for n, k in matrices) + (sum(columns for columns, _ in matrices) if model.bias else 0)
+    shared = model.shared_experts * _one_feed_forward(model, plan)
+    rest = model.params_of_attention_norms + model.params_of_router + 2 * model.params_per_norm
+    return attention + feed_forward_params(model, plan) + shared + rest
 
 
 def feed_forward_params(model: ModelSpec, plan: Plan) -> int:
-    """Parameters of the feed-forwards of one layer on one TP rank: with experts, of the rank's 1 / ep of them."""
+    """Parameters of the feed-forwards of one layer on one TP rank: with experts, of the rank's 1 / ep of them.
+
+    Shared experts are not among them, because every rank has them.
+    """
+    return model.num_experts // plan.ep * _one_feed_forward(model, plan)
+
+
+def _one_feed_forward(model: ModelSpec, plan: Plan) -> int:
+    """Parameters of one feed-forward on one TP rank."""
     h, ffn, ups = model.hidden, model.ffn // plan.tp, 2 if model.gated else 1
-    return model.num_experts // plan.ep * ((ups + 1) * h * ffn + (ups * ffn + h if model.bias else 0))
+    return (ups + 1) * h * ffn + (ups * ffn + h if model.bias else 0)
+
+
+def expert_params(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
+    """Parameters of all experts on a rank of pipeline stage `stage`, which have fewer replicas than the rest."""
+    routed = plan.layers_on_stage(model, stage) - plan.dense_layers_on_stage(model, stage)
+    return routed * feed_forward_params(model, plan)
 
 
 def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
@@ -114,7 +131,7 @@ def rank_state_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> tuple[int,
     count = params_per_rank(model, plan, stage)
     if plan.ep == 1:
         return state_bytes(count, plan)
-    experts = plan.layers_on_stage(model, stage) * feed_forward_params(model, plan)
+    experts = expert_params(model, plan, stage)
     rest, routed = state_bytes(count - experts, plan), state_bytes(experts, plan.of_experts)
     parameters, gradients, optimizer = map(sum, zip(rest, routed, strict=True))
     return parameters, gradients, optimizer
@@ -143,7 +160,10 @@ def params_per_rank(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
     exist.
     """
     plan.check(model)
-    count = plan.layers_on_stage(model, stage) * params_per_layer(model, plan)
+    dense = plan.dense_layers_on_stage(model, stage)
+    count = (plan.layers_on_stage(model, stage) - dense) * params_per_layer(model, plan)
+    if dense:
+        count += dense * params_per_layer(model.of_dense_layers, plan.unchecked_copy(ep=1))
     is_first, is_last = stage == 0, stage == plan.pp - 1
     if is_first:
         count += table_params(model, plan) + (model.seq * model.hidden if model.positions == "learned" else 0)

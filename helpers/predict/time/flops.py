@@ -30,12 +30,16 @@ def forward_parts(model: ModelSpec, *, batch: int = 1) -> dict[str, int]:
     "projections": query, key, value and output of attention. "attention": scores and their product with the values.
     "feed-forward": of the experts that compute a token, with the router. "head": the logits.
     """
-    tokens, h, kv = batch * model.seq, model.hidden, model.kv_heads * model.head_dim
-    routed = model.top_k * (3 if model.gated else 2) * h * model.ffn + model.params_of_router
+    tokens, h, layers = batch * model.seq, model.hidden, model.num_layers
+    matrices = 3 if model.gated else 2  # of a feed-forward
+    routed = (model.top_k + model.shared_experts) * matrices * h * model.ffn
+    routed += h * model.num_experts if model.num_experts > 1 else 0
+    dense = matrices * h * (model.dense_ffn or model.ffn)
+    scores = model.num_heads * (model.head_dim + model.value_dim)  # columns of both products
     return {
-        "projections": model.num_layers * 2 * tokens * (2 * h * h + 2 * h * kv),
-        "attention": model.num_layers * 2 * 2 * tokens * model.seen * h,  # seen: the sequence, or the window if shorter
-        "feed-forward": model.num_layers * 2 * tokens * routed,
+        "projections": layers * 2 * tokens * sum(n * k for n, k in model.attention_matrices()),
+        "attention": layers * 2 * tokens * model.seen * scores,  # seen: the sequence, or the window if shorter
+        "feed-forward": 2 * tokens * ((layers - model.dense_layers) * routed + model.dense_layers * dense),
         "head": 2 * tokens * h * model.vocab,
     }
 

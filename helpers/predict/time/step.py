@@ -18,10 +18,7 @@ from operator import add, truediv
 from typing import NamedTuple
 
 from helpers.predict.memory.rank_memory import representative_stages
-from helpers.predict.memory.states import (
-    feed_forward_params,
-    params_per_rank,
-)
+from helpers.predict.memory.states import expert_params, params_per_rank
 from helpers.predict.time.collectives import ReplicaTraffic, optimizer_seconds, replica_traffic, send_seconds
 from helpers.predict.time.layer import Work, ends, layer
 from helpers.predict.time.pipeline import pipeline_seconds
@@ -421,10 +418,11 @@ class StepModel:
 
         The weights of experts have fewer replicas than the rest, so they come as an entry of their own.
         """
-        params = max(params_per_rank(self.model, plan, stage) for stage in representative_stages(plan))
+        stages = representative_stages(self.model, plan)
+        params, stage = max((params_per_rank(self.model, plan, stage), -stage) for stage in stages)
         if plan.ep == 1:
             return [(params, plan)]
-        experts = plan.layers_on_stage(self.model, 0) * feed_forward_params(self.model, plan)
+        experts = expert_params(self.model, plan, -stage)
         return [(params - experts, plan), (experts, plan.of_experts)]
 
 
