@@ -222,7 +222,8 @@ class Fit:
 def fullest_stage(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
     """The pipeline stage whose ranks hold most bytes, and their bytes by kind."""
     return max(
-        ((stage, memory(model, plan, stage)) for stage in representative_stages(model, plan)), key=lambda pair: pair[1].total
+        ((stage, memory(model, plan, stage)) for stage in representative_stages(model, plan)),
+        key=lambda pair: pair[1].total,
     )
 
 

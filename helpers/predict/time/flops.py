@@ -64,6 +64,36 @@ def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", con
     return 3 * sum(parts.values()) + again[recompute]
 
 
+def token_flops(model: ModelSpec, *, causal: bool = False, router: bool = True) -> float:
+    """Operations that training takes per token: `step_flops` over the tokens, by one of the conventions of papers.
+
+    causal: whether attention counts only the half that a causal mask keeps. router: whether the router counts.
+    DeepSeek's tables have causal attention and no router (Zhao et al. 2025, tables 2 and 4). With experts only the k
+    chosen and the shared ones count, so utilization is by active parameters.
+    """
+    parts = forward_parts(model)
+    left_out = parts["attention"] / 2 if causal else 0.0
+    if model.num_experts > 1 and not router:
+        left_out += 2 * model.seq * (model.num_layers - model.dense_layers) * model.hidden * model.num_experts
+    return 3 * (sum(parts.values()) - left_out) / model.seq
+
+
+def reached_flops(
+    model: ModelSpec, *, batch: int, seconds: float, num_gpus: int = 1, causal: bool = False, router: bool = True
+) -> float:  # fmt: skip
+    """Operations per second of each GPU in a step on `batch` sequences; over a GPU's peak it is the MFU.
+
+    causal, router: as in `token_flops`. `mfu` is the same with the defaults.
+    """
+    per_token = token_flops(model, causal=causal, router=router)
+    return per_token * batch * model.seq / _operations_within(seconds, 1.0, num_gpus)
+
+
+def tokens_per_day(tokens_per_step: int, seconds: float) -> float:
+    """Tokens of a day of training. seconds: of a step."""
+    return tokens_per_step * SECONDS_PER_DAY / _operations_within(seconds, 1.0, 1)
+
+
 def attention_pairs(seq: int, cp: int, *, zigzag: bool = False) -> list[int]:
     """For each rank of context parallelism the pairs of a query and a key that causal attention computes.
 

@@ -418,11 +418,12 @@ class StepModel:
 
         The weights of experts have fewer replicas than the rest, so they come as an entry of their own.
         """
-        stages = representative_stages(self.model, plan)
-        params, stage = max((params_per_rank(self.model, plan, stage), -stage) for stage in stages)
+        stages = {stage: params_per_rank(self.model, plan, stage) for stage in representative_stages(self.model, plan)}
+        stage = max(stages, key=stages.get)
+        params = stages[stage]
         if plan.ep == 1:
             return [(params, plan)]
-        experts = expert_params(self.model, plan, -stage)
+        experts = expert_params(self.model, plan, stage)
         return [(params - experts, plan), (experts, plan.of_experts)]
 
 

@@ -1,5 +1,7 @@
 """Operations of a step: the papers' closed forms and printed tables, and torch's own counter on the course's GPT."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -12,11 +14,14 @@ from helpers.predict.time.flops import (
     forward_parts,
     hfu,
     mfu,
+    reached_flops,
     six_n_d,
     step_flops,
+    token_flops,
+    tokens_per_day,
     training_days,
 )
-from helpers.specs import GPUS, PRESETS, ModelSpec
+from helpers.specs import GPUS, PRESETS, ROUTED, ModelSpec
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss
 
 GPT3 = PRESETS["gpt3-175b"]
@@ -213,3 +218,62 @@ def test_pairs_are_those_that_the_ring_computes():
         indices = token_indices(22, 3, zigzag)
         seen = [sum(int(visible_part(own, keys, None)[2].sum()) for keys in indices) for own in indices]
         assert seen == attention_pairs(22, 3, zigzag=zigzag)
+
+
+V3_STEPS = {"MPFT": (19.926, 272.80, 43.73, 38.94), "MRFT": (19.946, 272.52, 43.68, 38.90)}
+H800 = GPUS["H800"].flops  # of 16 bits, although DeepSeek-V3 trains in 8: the paper's MFU is by this peak
+
+
+@pytest.mark.parametrize("network", V3_STEPS)
+def test_utilization_of_deepseek_v3_as_printed(network):
+    """Zhao et al. 2025, table 4: 432 and 385 TFLOP/s per GPU, without and with the causal half of attention."""
+    seconds, per_day, *printed = V3_STEPS[network]
+    step = dict(batch=15_360, seconds=seconds, num_gpus=2048, router=False)
+    whole, half = (reached_flops(ROUTED["deepseek-v3"], **step, causal=causal) for causal in (False, True))
+    assert (round(whole / 1e12), round(half / 1e12)) == (432, 385)
+    assert [round(100 * rate / H800, 2) for rate in (whole, half)] == printed
+    assert tokens_per_day(15_360 * 4096, seconds) / 1e9 == pytest.approx(per_day, abs=0.01)
+
+
+def test_trap_what_the_utilization_of_experts_is_divided_by():
+    """With the router it is 43.83 %, by the peak of 8 bits half as much, and 6 N D of all parameters is above 100 %."""
+    model, step = ROUTED["deepseek-v3"], dict(batch=15_360, seconds=19.926, num_gpus=2048)
+    share = mfu(model, **step, peak_flops=H800)
+    assert share == pytest.approx(reached_flops(model, **step) / H800)
+    assert round(100 * share, 2) == 43.83
+    assert round(100 * reached_flops(model, **step, router=False) / GPUS["H800"].fp8_flops, 1) == 21.9
+    rates = [six_n_d(count, 15_360 * 4096) / 19.926 / 2048 for count in (model.num_params, model.active_params)]
+    assert [round(100 * rate / H800) for rate in rates] == [628, 35]
+
+
+@pytest.mark.parametrize(("name", "printed"), [("deepseek-v2", 155), ("deepseek-v3", 250)])
+def test_training_cost_of_a_token_as_printed(name, printed):
+    """Zhao et al. 2025, table 2, in GFLOP at 4,096 tokens: causal attention, no router, no embedding."""
+    assert round(token_flops(ROUTED[name], causal=True, router=False) / 1e9) == printed
+
+
+def test_trap_the_dense_models_of_that_table_follow_from_no_such_count():
+    """405B: 2,448 is printed and 2,473 counted as for DeepSeek; half of its causal attention would give 2,448.
+
+    Qwen-72B: 394 is printed, which is less than 6 N of its 70 billion parameters outside of the tables.
+    """
+    llama = replace(PRESETS["llama3-405b"], seq=4096)
+    assert round(token_flops(llama, causal=True) / 1e9) == 2473
+    shorter = replace(PRESETS["llama3-405b"], seq=2048)
+    assert round(token_flops(shorter, causal=True) / 1e9) == 2448
+    qwen = replace(PRESETS["llama3-70b"], ffn_hidden=29_568, vocab=152_064, seq=4096)
+    assert round(token_flops(qwen, causal=True) / 1e9) == 445
+    assert 6 * (qwen.num_params - 2 * qwen.vocab * qwen.hidden) > 394e9
+
+
+def test_gpu_hours_of_deepseek_v3():
+    """DeepSeek-V3, table 1: 180 thousand hours per trillion tokens and 2.664 million for 14.8; from days of 272.8e9."""
+    hours = 24 * 2048 * 1e12 / tokens_per_day(15_360 * 4096, 19.926)
+    assert round(hours, -3) == 180_000 and 14.8 * hours == pytest.approx(2.664e6, rel=2e-3)
+
+
+def test_dense_models_count_as_before():
+    for model in (GPT3, PRESETS["llama3-8b"]):
+        assert token_flops(model) == step_flops(model) / model.seq == token_flops(model, router=False)
+        less = forward_parts(model)["attention"] / 2 / model.seq
+        assert token_flops(model) - token_flops(model, causal=True) == pytest.approx(3 * less)
