@@ -12,30 +12,36 @@ from pathlib import Path
 
 from helpers.predict.time.calibrate import MeasuredStep
 from helpers.predict.time.stacks import MEGATRON_CORE_NO_OVERLAP, STACKS
-from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.specs import GPUS, LINKS, PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 from helpers.specs.hardware import INTRA
 
 DATA = Path(__file__).parent / "data"
+# What SimuMax's tables call a model -> the preset, of which the rows have the first layers.
+SIMUMAX_MODELS = {"llama3-70b": PRESETS["llama3-70b"], "deepseekv2": ROUTED["deepseek-v2"]}
 
 
 def simumax_steps(table: str | Path) -> list[MeasuredStep]:
-    """SimuMax's measured steps on 8 B200: the table "dense_rows" or "cp_rows", or a file like them.
+    """SimuMax's measured steps on 8 B200: the table "dense_rows", "cp_rows" or "expert_rows", or a file like them.
 
     They ran Megatron-LM with every overlap off, in bf16 with fp32 gradients and the distributed optimizer. Context
-    parallelism is by all-to-all. Raises ValueError for an unknown table, or a model that is not a dense Llama 3.
+    parallelism is by all-to-all. Raises ValueError for an unknown table or model.
     """
     path = DATA / "simumax" / f"{table}.csv" if isinstance(table, str) else table
     if not path.exists():
-        raise ValueError(f"simumax: there is no table {str(table)!r}; give 'dense_rows', 'cp_rows' or a Path")
+        raise ValueError(
+            f"simumax: there is no table {str(table)!r}; give 'dense_rows', 'cp_rows', 'expert_rows' or a Path"
+        )
     with open(path, encoding="utf-8") as file:
         return [_simumax(row) for row in csv.DictReader(file)]
 
 
 def _simumax(row: dict[str, str]) -> MeasuredStep:
     """One row of SimuMax's tables as a MeasuredStep. The model is a preset with fewer layers."""
-    if row["model"] not in PRESETS or row["ep"] != "1":
-        raise ValueError(f"simumax: {row['case']!r} is of the model {row['model']!r}; only dense Llama 3 is modelled")
-    names = ("dp", "tp", "pp", "cp", "micro_batch", "num_microbatches")
+    if row["model"] not in SIMUMAX_MODELS:
+        raise ValueError(
+            f"simumax: {row['case']!r} is of the model {row['model']!r}, which is not known; add it to SIMUMAX_MODELS"
+        )
+    names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "num_microbatches")
     plan = Plan(
         **{name: int(row[name]) for name in names}, zero=1, sequence_parallel=row["tp"] != "1", cp_method="all_to_all",
         precision="mixed_fp32_grads",
@@ -45,7 +51,7 @@ def _simumax(row: dict[str, str]) -> MeasuredStep:
     )
     return MeasuredStep(
         group="SimuMax", name=row["case"], plan=plan, cluster=cluster, stack=MEGATRON_CORE_NO_OVERLAP,
-        model=replace(PRESETS[row["model"]], num_layers=int(row["layers"]), seq=int(row["seq"])),
+        model=replace(SIMUMAX_MODELS[row["model"]], num_layers=int(row["layers"]), seq=int(row["seq"])),
         seconds=float(row["real_ms"]) / 1e3,
     )  # fmt: skip
 

@@ -96,13 +96,14 @@ def context_parallel(rows: Sequence[MeasuredStep]) -> tuple[list[MeasuredStep], 
 
 def by_one_row_lines(rows: Sequence[MeasuredStep]) -> list[tuple[str, str, str, str]]:
     """The lines of the table about SimuMax's rows and about context parallelism."""
-    dense = simumax_steps("dense_rows")
+    dense, experts = simumax_steps("dense_rows"), simumax_steps("expert_rows")
     known, judged = context_parallel([*rows, *dense, *simumax_steps("cp_rows")])
     lines = []
     for what, must, aim, found in (
         ("SimuMax dense, one calibration row", "10 %", "6 %", by_one_row(dense, dense)),
         (f"context parallelism, {len(judged)} rows, one calibration row at cp 1", "15 %", "10 %",
          by_one_row(known, judged)),
+        ("experts of DeepSeek-V2, 6 rows, one of them for calibration", "20 %", "10 %", by_one_row(experts, experts)),
     ):  # fmt: skip
         lines.append((f"{what}: median / mean", f"{median(found):.1%} / {fmean(found):.1%}", must, aim))
     return lines

@@ -7,7 +7,7 @@ import pytest
 from helpers.draw.scene import Line, Rect
 from helpers.draw.waterfall import BINDS, step_scene, words
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
-from helpers.predict.time.stacks import FSDP
+from helpers.predict.time.stacks import DEEPSEEK, FSDP
 from helpers.predict.time.step import Bar, StepTime, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
 from tests.draw.scenes import SCENES, rects_with_tooltip
@@ -58,8 +58,10 @@ def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
     routed = replace(PRESETS["gpt2"], num_experts=8, top_k=2)
     steps += [step_time(routed, Plan(dp=32, ep=ep, zero=3), cluster, FSDP) for ep in (4, 8)]
     steps += [step_time(routed, Plan(tp=4, dp=8, ep=4), cluster, FSDP)]
+    both_ways = Plan(pp=4, dp=8, ep=8, num_microbatches=8)
+    steps.append(step_time(replace(routed, num_layers=8), both_ways, cluster, DEEPSEEK))
     steps.append(resnet_step(RESNET_152, 64, cluster))
     named = {bar.name for one in steps for bar in one.bars}
-    assert len(named) == 25 and named <= set(words.section("term"))
+    assert len(named) == 29 and named <= set(words.section("term"))
     assert {bar.binds for one in steps for bar in one.bars} == set(BINDS)
     assert set(BINDS) == set(words.section("binds"))

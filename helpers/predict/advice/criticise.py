@@ -25,7 +25,7 @@ from helpers.specs import Cluster, ModelSpec, Plan
 
 typed_words = book("advice").section("typed")  # the messages about a typed plan; the language can be passed
 AXES = ("dp", "tp", "pp", "cp")
-SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
+SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks", "last_stage_layers")
 TEXT_FIELDS = ("recompute", "precision", "cp_method")  # whose values are no numbers
 PARTS = (*AXES, "ep", *SIZES, *TEXT_FIELDS)  # the fields of a Plan that can be typed
 

@@ -91,7 +91,7 @@ HOPPER_FLOPS, BLACKWELL_FLOPS = 500e12, 2000e12  # GPUs with a higher peak are o
 SCORE_BYTES = {"forward": 13, "backward": 17}
 
 
-def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[float, float]:
+def flash_seconds(tokens: int, context: float, width: float, gpu: GPU) -> tuple[float, float]:
     """Seconds of forward and of backward of causal flash attention.
 
     tokens: of a rank. context: twice the tokens that a token attends to on average, which is the whole sequence without

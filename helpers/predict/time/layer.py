@@ -6,7 +6,8 @@ matrix products, attention, bytes that kernels move through memory, and exposed 
 collectives.py those of collectives. A `Stack` is the training framework; it says what overlaps and which kernels exist.
 
 Experts: the router sends equally many tokens to each expert, so the experts of a rank process top_k times the rank's
-tokens, one product after the other. The all-to-alls there and back are exposed, because nothing can hide them.
+tokens, one product after the other. The all-to-alls there and back are exposed, because within one micro-batch nothing
+can hide them; dualpipe.py overlaps two micro-batches.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from helpers.predict.time.flops import attention_imbalance
 from helpers.predict.time.kernels import flash_seconds, materialized_seconds, memory_rate, product_seconds
 from helpers.predict.time.long_context import exposed_seconds
 from helpers.predict.time.stacks import Stack
-from helpers.specs import Cluster, ModelSpec, Plan
+from helpers.predict.traffic.expert_parallel import expected_nodes
+from helpers.specs import GPU, Cluster, ModelSpec, Plan
 
 LOSS_BYTES = 14  # bytes moved per logit of the fp32 loss, in forward and again in backward
 BACKWARD_BYTES = 1.6  # bytes that norms and activations move in backward, over those in forward: an assumption
@@ -46,6 +48,7 @@ class Work(NamedTuple):
     routed: float = 0.0  # all-to-alls of experts inside a node
     routed_network: float = 0.0  # all-to-alls of experts between nodes
     calls: float = 0.0
+    weights: float = 0.0  # of a backward's seconds those for the gradients of weights: products, and their sum
 
 
 class Layer(NamedTuple):
@@ -57,14 +60,29 @@ class Layer(NamedTuple):
 
 
 def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
-    """(n, k) of a layer's four matrix products (tokens, k) times (k, n) on a rank.
+    """(n, k) of a layer's matrix products (tokens, k) times (k, n) on a rank; the last two are the feed-forward's.
 
-    They are query, key and value together; the output projection; up and gate together; down. With experts the last two
-    are those of one expert.
+    They are query, key and value together (or the four of latent attention); the output projection; up and gate
+    together; down. With experts the last two are those of one expert.
     """
     h, f, tp = model.hidden, model.ffn, plan.tp
-    query_key_value = h // tp + 2 * kv_width(model, plan)  # kv_width: columns of keys (and of values) on a rank
-    return (query_key_value, h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
+    return *model.attention_matrices(tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
+
+
+def _products(model: ModelSpec, plan: Plan, tokens: int, gpu: GPU) -> tuple[float, float, float]:
+    """Seconds of a layer's matrix products: of forward, and in backward for the gradients of inputs and of weights."""
+    local_experts = model.num_experts // plan.ep
+    of_experts = max(1, tokens * model.top_k // local_experts)  # tokens of each expert
+    *attention, up, down = product_shapes(model, plan)
+    products = [(tokens, 1, shape) for shape in attention]
+    products += [(of_experts, local_experts, up), (of_experts, local_experts, down)]
+    products += [(tokens, model.shared_experts, up), (tokens, model.shared_experts, down)]
+    forward = inputs = weights = 0.0
+    for rows, count, (n, k) in products:
+        forward += count * product_seconds(rows, n, k, gpu, fp8=plan.fp8)
+        inputs += count * product_seconds(rows, k, n, gpu, fp8=plan.fp8)
+        weights += count * product_seconds(n, k, rows, gpu, fp8=plan.fp8)
+    return forward, inputs, weights
 
 
 def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
@@ -79,15 +97,7 @@ def _passes(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> tup
     """The work of a layer's forward and backward, and of forward's memory seconds those of attention."""
     tokens = plan.micro_batch * model.seq // plan.cp
     gpu = cluster.gpu
-    forward = backward = 0.0  # seconds of matrix products
-    local_experts = model.num_experts // plan.ep
-    tokens_per_expert = max(1, tokens * model.top_k // local_experts)
-    for number, (n, k) in enumerate(product_shapes(model, plan)):
-        is_attention = number < 2  # the other two products are those of one expert
-        rows, count = (tokens, 1) if is_attention else (tokens_per_expert, local_experts)
-        forward += count * product_seconds(rows, n, k, gpu, fp8=plan.fp8)
-        # Backward has two products: the gradient of the input (rows, k), and that of the weight (n, k).
-        backward += count * sum(product_seconds(*shape, gpu, fp8=plan.fp8) for shape in ((rows, k, n), (n, k, rows)))
+    forward, inputs, weights = _products(model, plan, tokens, gpu)
     attention_forward, attention_backward = _attention(model, plan, cluster, stack)
     bytes_forward, bytes_backward = _moved_bytes(model, plan, tokens, stack)
     rate = memory_rate(gpu)
@@ -95,17 +105,18 @@ def _passes(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> tup
     # What may hide the messages of context parallelism: all seconds of attention, products and memory.
     hides = sum(attention_forward), sum(attention_backward)
     context_forward, context_backward = _context_parallel(model, plan, tokens, cluster, stack, hides)
-    routed = _all_to_alls(model, plan, tokens, cluster)
+    routed = _all_to_alls(model, plan, tokens, cluster, stack)
     # Each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
-    calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (local_experts - 1)
+    calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (model.num_experts // plan.ep - 1)
     # The values below are in the order of the fields of Work. `_attention` gives (products, memory) of each pass.
     forward_work = Work(
         forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward,
         *context_forward, *routed, calls,
     )  # fmt: skip
     backward_work = Work(
-        backward, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward,
+        inputs + weights, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward,
         *context_backward, *routed, stack.calls_backward * calls,
+        weights + _added_bytes(plan) * _local_params(model, plan) / rate,
     )  # fmt: skip
     return forward_work, backward_work, attention_forward[1]
 
@@ -121,7 +132,8 @@ def _again(plan: Plan, stack: Stack, forward: Work, attention_memory: float) -> 
     if plan.recompute == "none":
         return Work()
     if stack.selective_products:
-        return Work(products=stack.selective_products * forward.products)
+        moved = stack.selective_memory * forward.memory
+        return Work(products=stack.selective_products * forward.products, memory=moved)
     return Work(
         attention=forward.attention, memory=attention_memory, context=forward.context,
         context_network=forward.context_network,
@@ -144,7 +156,8 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
     speed = stack.flash * (stack.context_flash if _has_blocks(plan, stack) else 1.0)
     share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
-    forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
+    width = heads * (model.head_dim + model.value_dim) / 2  # the product with keys and that with values, on average
+    forward, backward = flash_seconds(tokens, context, width, cluster.gpu)
     if plan.cp_method != "all_to_all":  # which gives each rank some heads of all tokens, so no rank has more work
         speed /= attention_imbalance(plan.cp, zigzag=stack.zigzag)
     return (forward / speed, 0.0), (backward / speed, 0.0)  # flash attention writes no scores to memory
@@ -159,21 +172,26 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
     norms and residuals, and sequence parallelism divides these, too. Experts have top_k times f, and their inputs and
     results are sorted by expert and back (8 h each). Attention in blocks adds up the results of cp blocks.
     """
-    h, f, tp = model.hidden, model.top_k * model.ffn, plan.tp
-    # The layer's parameters with this rank's 1 / ep of the experts.
-    params = model.params_per_layer - (1 - 1 / plan.ep) * model.num_experts * model.params_per_expert
+    h, f, tp = model.hidden, (model.top_k + model.shared_experts) * model.ffn, plan.tp
+    params = _local_params(model, plan)
     norms_and_residuals = 8 + 14 if model.norm == "layer" else 8 + 12  # an RMSNorm model has no dropout mask
     between_parts = norms_and_residuals * h / (tp if plan.sequence_parallel else 1)
     split = ((6 if model.gated else 4) * f + 8 * h) / tp
     if model.num_experts > 1:
         split += 8 * model.top_k * h / tp
     forward = tokens * (between_parts + split) * stack.passes  # passes: bytes over those of fused kernels
-    backward = BACKWARD_BYTES * forward + _added_bytes(plan) * params / tp
+    backward = BACKWARD_BYTES * forward + _added_bytes(plan) * params
     if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
-        inputs = tokens * (2 * h + (h + f) / tp) + params / tp
+        inputs = tokens * (2 * h + (h + f) / tp) + params
         forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
     merged = MERGE_BYTES * (plan.cp - 1) * tokens * h / tp if _has_blocks(plan, stack) else 0.0
     return forward + merged, backward + merged
+
+
+def _local_params(model: ModelSpec, plan: Plan) -> float:
+    """The layer's parameters on a rank, with its 1 / ep of the experts."""
+    elsewhere = (1 - 1 / plan.ep) * model.num_experts * model.params_per_expert
+    return (model.params_per_layer - elsewhere) / plan.tp
 
 
 def _has_blocks(plan: Plan, stack: Stack) -> bool:
@@ -184,11 +202,23 @@ def _has_blocks(plan: Plan, stack: Stack) -> bool:
     return plan.cp > 1 and plan.cp_method != "all_to_all" and stack.context_flash < 1
 
 
-def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster) -> tuple[float, float]:
-    """(inside, network) seconds of dispatch and combine; a tensor rank sends its part of each token's top_k copies."""
-    size = 2 * tokens * model.top_k * model.hidden / plan.tp
-    inside, network = collective_seconds("all_to_all", size, plan.ep, cluster, stride=plan.tp)
-    return 2 * inside, 2 * network
+def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack) -> tuple[float, float]:
+    """(inside, network) seconds of dispatch and combine; a tensor rank sends its part of each copy of a token.
+
+    A token has top_k copies, or with deduplication one for each node that has some of its experts. Between nodes the
+    copies of these are made over the node's own links meanwhile, which takes less time. Results return in 16 bits.
+    """
+    copies, nodes = model.top_k, plan.ep * plan.tp // cluster.gpus_per_node
+    if stack.deduplicates and nodes > 1:
+        touched = expected_nodes(num_experts=model.num_experts, top_k=model.top_k, nodes=nodes)
+        copies = min(touched, model.node_limit or nodes)
+    elements = tokens * copies * model.hidden / plan.tp
+    both = [
+        collective_seconds("all_to_all", elements * size, plan.ep, cluster, stride=plan.tp)
+        for size in (stack.dispatch_bytes, 2)
+    ]
+    inside, network = map(sum, zip(*both, strict=True))
+    return inside, network
 
 
 def _tensor_parallel(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
@@ -217,7 +247,10 @@ def _context_parallel(
     def seconds(op: str, size: float) -> tuple[float, float]:
         return collective_seconds(op, size, plan.cp, cluster, stride=plan.tp)
 
-    heads, keys = model.hidden // plan.tp, kv_width(model, plan)  # columns of queries, and of keys, on a tensor rank
+    # Columns on a tensor rank: of queries and output, and of keys and values. In latent attention the second ones are
+    # narrower, and here both have the mean width.
+    mean = (model.head_dim + model.value_dim) / 2
+    heads, keys = model.num_heads // plan.tp * mean, kv_width(model, plan) * mean / model.head_dim
     if plan.cp_method == "all_to_all":
         keys = max(keys, plan.cp * model.head_dim)  # each rank gets a head of keys at least, which is copied for that
         # Queries and output, then keys and values. Backward sends the gradients of the four back.

@@ -23,6 +23,7 @@ class Stack:
     passes: bytes that norms and activations move, over those of fused kernels, because unfused ones pass over memory
     more often. flash: speed of its flash kernel over that of FlashAttention-2. selective_products: the share of matrix
     products that its selective recomputation repeats; 0 repeats only attention between its projections (Megatron).
+    selective_memory: then also of the bytes that norms and activations move.
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
     layers, of context parallelism, of gradients and of parameters. cp_method: how its context parallelism exchanges,
     as in Plan. cp_choices: other ways that it offers. zigzag: whether its ring or all-gather balances causal attention.
@@ -32,6 +33,9 @@ class Stack:
     layer_launch: seconds of the host to launch a layer's forward. A backward takes calls_backward times as long, and
     each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
     chunk_layers: layers per chunk for a stack that always interleaves, where the plan has no chunks.
+    dispatch_bytes: of an element of a token that is sent to its experts. deduplicates: whether a token goes only once
+    to a node that has some of its experts. dualpipe: whether the pipeline runs in both directions and overlaps forwards
+    with backwards (dualpipe.py). communication_sms: streaming multiprocessors that all-to-alls then take from compute.
     """
 
     name: str
@@ -48,15 +52,23 @@ class Stack:
     data_hidden: float = 0.0
     gather_hidden: float = 0.0
     selective_products: float = 0.0
+    selective_memory: float = 0.0
     messages: int = 1
     nvls: bool = False
     calls_backward: float = 1.5
     calls_per_collective: float = 0.03
     layer_launch: float = 0.3e-3
     chunk_layers: int | None = None
+    dispatch_bytes: float = 2
+    deduplicates: bool = False
+    dualpipe: bool = False
+    communication_sms: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products"):
+        shares = (
+            "tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products", "selective_memory"
+        )  # fmt: skip
+        for name in shares:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
         for method in (self.cp_method, *self.cp_choices):
@@ -102,11 +114,21 @@ LLAMA3 = Stack(
     name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1, context_hidden=0.0, context_flash=1.0,
     cp_method="all_gather",
 )  # fmt: skip
+# DeepSeek-V3 (2024), section 3.2: DualPipe; all-to-alls that send a token once to a node and take 20 SMs; dispatch in 8
+# bits, with an fp32 scale for 128 elements. Section 3.2.3: it computes the up-projections of latent attention again,
+# 0.09 of a layer's products, and norms and SwiGLU, by `_moved_bytes` 0.2 of its bytes. Not published are its attention
+# kernels, which are taken to be as fast as FlashAttention-2, the bytes of its fused kernels, which are taken from
+# TorchTitan, and how it hides the sum of gradients, which is taken to follow the last backward.
+DEEPSEEK = Stack(
+    name="DeepSeek", passes=1.2, selective_products=0.09, selective_memory=0.2, dispatch_bytes=1 + 4 / 128,
+    deduplicates=True, dualpipe=True, communication_sms=20,
+)  # fmt: skip
 NANOTRON = Stack(name="nanotron", passes=1.6, layer_launch=0.6e-3)
 STACKS = {
     stack.name: stack
     for stack in (
         MEGATRON_2020, MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, DEEPSPEED_ZERO3, MEGATRON_CORE,
-        MEGATRON_CORE_NO_OVERLAP, MEGASCALE, FSDP, LLM_FOUNDRY, TORCHTITAN, TORCHTITAN_ASYNC_TP, LLAMA3, NANOTRON,
+        MEGATRON_CORE_NO_OVERLAP, MEGASCALE, FSDP, LLM_FOUNDRY, TORCHTITAN, TORCHTITAN_ASYNC_TP, LLAMA3, DEEPSEEK,
+        NANOTRON,
     )
 }  # fmt: skip

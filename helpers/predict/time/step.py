@@ -11,18 +11,18 @@ A search that asks for the steps of many plans takes a `StepModel`, which comput
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import add, truediv
 from typing import NamedTuple
 
 from helpers.predict.memory.rank_memory import representative_stages
 from helpers.predict.memory.states import expert_params, params_per_rank
+from helpers.predict.time.bars import Bar, StepTime
 from helpers.predict.time.collectives import ReplicaTraffic, optimizer_seconds, replica_traffic, send_seconds
+from helpers.predict.time.dualpipe import DualPipeParts, StageSeconds, dualpipe_parts, runs_dualpipe
 from helpers.predict.time.layer import Work, ends, layer
-from helpers.predict.time.pipeline import pipeline_seconds
 from helpers.predict.time.stacks import Stack
+from helpers.predict.time.stage_layers import Pass, Pipeline, interleaved, layers_of_parts
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_positive
 
@@ -59,48 +59,6 @@ NOMINAL = Constants()
 UNCALIBRATED = 1.25
 
 
-class Bar(NamedTuple):
-    """One term of the step. binds: what limits it: "tensor cores", "memory", "NVLink", "network", "host", "waiting"."""
-
-    name: str
-    seconds: float
-    binds: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """The waterfall of a step: its bars add up to its seconds.
-
-    factor: the 80 % interval goes from seconds / factor to seconds * factor.
-    """
-
-    bars: tuple[Bar, ...]
-    factor: float = 1.0
-
-    @cached_property
-    def seconds(self) -> float:
-        """Seconds of the step."""
-        return sum(bar.seconds for bar in self.bars)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 80 % interval of the seconds: (low, high)."""
-        return self.seconds / self.factor, self.seconds * self.factor
-
-    @property
-    def binds(self) -> str:
-        """The bottleneck to which most seconds of the step belong."""
-        return max(self.by_bottleneck, key=self.by_bottleneck.get)
-
-    @cached_property
-    def by_bottleneck(self) -> dict[str, float]:
-        """Seconds of the step by bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
-        total: dict[str, float] = defaultdict(float)
-        for bar in self.bars:
-            total[bar.binds] += bar.seconds
-        return dict(total)
-
-
 def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL) -> StepTime:
     """Predict one step of `plan` on `cluster` under `stack`; all seconds.
 
@@ -127,6 +85,22 @@ def pass_seconds(
     return pipeline.forward.of_parts, pipeline.backward.of_parts
 
 
+def dualpipe_step_parts(
+    model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL
+) -> DualPipeParts:
+    """The parts of a step with DualPipe in seconds; their sum is `step_time(...).seconds`.
+
+    Raises ValueError as `step_time`, and for a plan or a stack with which DualPipe cannot run.
+    """
+    step_time(model, plan, cluster, stack, constants)  # checks the plan
+    if not runs_dualpipe(stack, plan):
+        raise ValueError(
+            f"dualpipe_step_parts: {stack.name} with pp={plan.pp} and {plan.num_microbatches} micro-batches is no "
+            f"DualPipe; take the stack DeepSeek, an even pp, and an even number of micro-batches from 2 * pp on"
+        )
+    return StepModel(model, cluster, stack, constants).dualpipe_parts(plan)
+
+
 def _check_modelled(plan: Plan) -> None:
     """Raise ValueError where a plan asks for something that no term of the step models."""
     modelled = {
@@ -144,19 +118,6 @@ def _check_modelled(plan: Plan) -> None:
         )
 
 
-def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
-    """The plan with the chunks of a stack that always interleaves; unchanged where the layers do not divide evenly.
-
-    `stack.chunk_layers`: the layers of a chunk of such a stack; None for all other stacks.
-    """
-    if plan.pp == 1 or plan.num_chunks > 1 or not stack.chunk_layers or plan.num_microbatches % plan.pp:
-        return plan
-    for num_layers in (model.num_layers, model.num_layers + 2):  # embedding and head may count as a layer each
-        if num_layers % (plan.pp * stack.chunk_layers) == 0:
-            return replace(plan, num_chunks=num_layers // (plan.pp * stack.chunk_layers))
-    return plan
-
-
 # `Work` (layer.py) has the seconds of a pass at nominal rates, by what limits them. For each of its fields: the name of
 # the field, its bottleneck, the field of Constants by which its rate is multiplied, and the name of its bar.
 PARTS = (
@@ -172,68 +133,26 @@ PARTS = (
 )
 
 
+FIELDS = tuple(field for field, *_ in PARTS)
+
+
 class _Layer(NamedTuple):
     """A layer and the ends of the model, at calibrated rates.
 
     forward, backward, again: seconds of each field of `Work`, in the order of PARTS, and of all of them together with
-    the host's launches. embedding, head: seconds of (forward, backward). The names that begin with `binds` are the
-    bottlenecks.
+    the host's launches. weights: of backward those for the gradients of weights. embedding, head: seconds of (forward,
+    backward). The names that begin with `binds` are the bottlenecks.
     """
 
     forward: tuple[tuple[float, ...], float]
     backward: tuple[tuple[float, ...], float]
     again: float
+    weights: float
     embedding: tuple[float, float]
     head: tuple[float, float]
     binds_again: str
     binds_embedding: str
     binds_head: str
-
-
-class _Pass(NamedTuple):
-    """Seconds of one micro-batch in one pass, on the first part of the pipeline, on each part between, and on the last.
-
-    A part is one of the pipeline's stages * chunks pieces of the model. A rank has every `stages`-th part. All parts
-    between the ends are equal, and so are all ranks between the first and the last.
-    """
-
-    stages: int
-    chunks: int
-    first: float
-    between: float
-    last: float
-
-    @property
-    def of_parts(self) -> list[float]:
-        """Seconds on each part."""
-        if self.stages == 1:
-            return [self.last]
-        return [self.first, *[self.between] * (self.stages * self.chunks - 2), self.last]
-
-    @property
-    def of_ranks(self) -> tuple[float, float, float]:
-        """Seconds on the first rank, on each rank between, and on the last."""
-        if self.stages == 1:
-            return self.last, self.last, self.last
-        if self.chunks == 1:
-            return self.first, self.between, self.last
-        others = [self.between] * (self.chunks - 1)
-        return sum([self.first, *others]), sum([*others, self.between]), sum([*others, self.last])
-
-
-class _Pipeline:
-    """The passes of a plan. loads: seconds of one micro-batch on each rank, in both passes."""
-
-    def __init__(self, plan: Plan, forward: _Pass, backward: _Pass) -> None:
-        self.plan, self.forward, self.backward = plan, forward, backward
-        first, between, last = map(add, forward.of_ranks, backward.of_ranks)
-        self.loads = [first, *[between] * (plan.pp - 2), last] if plan.pp > 1 else [first]
-
-    @cached_property
-    def seconds(self) -> float:
-        """Seconds of all micro-batches, from the first forward to the last backward."""
-        plan, parts = self.plan, (self.forward.of_parts, self.backward.of_parts)
-        return pipeline_seconds(plan.pp, plan.num_microbatches, plan.num_chunks, *parts)
 
 
 class StepModel:
@@ -250,13 +169,17 @@ class StepModel:
         self._node = replace(cluster, num_nodes=1)
         self._rates = [getattr(constants, rate) for _, _, rate, _ in PARTS]
         self._layers: dict[tuple, _Layer] = {}
-        self._pipelines: dict[tuple, _Pipeline] = {}
+        dense = (model.of_dense_layers, cluster, stack, constants)
+        self._dense = StepModel(*dense) if model.dense_layers else None  # of the first layers, which have no experts
+        self._pipelines: dict[tuple, Pipeline] = {}
         self._replicas: dict[tuple, tuple[list[tuple[ReplicaTraffic, str]], float]] = {}
         self._sends: dict[tuple, tuple[float, float]] = {}
 
     def step(self, plan: Plan) -> StepTime:
         """The step as bars: the busiest rank's compute, what its pipeline adds, and what its replicas add."""
-        plan, microbatches = _interleaved(self.model, plan, self.stack), plan.num_microbatches
+        if runs_dualpipe(self.stack, plan):
+            return self._dualpipe_step(plan)
+        plan, microbatches = interleaved(self.model, plan, self.stack), plan.num_microbatches
         pipeline = self.pipeline(plan)
         busiest = max(pipeline.loads)
         bars = self._compute(plan, pipeline.loads.index(busiest))
@@ -270,6 +193,53 @@ class StepModel:
         bars.append(Bar("step's constant", self.constants.step, "host"))
         return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
 
+    def dualpipe_parts(self, plan: Plan) -> DualPipeParts:
+        """The parts of a step with DualPipe."""
+        stages = [self._stage_seconds(plan, stage) for stage in range(plan.pp)]
+        optimizer = sum(bar.seconds for bar in self._bars_after_dualpipe(plan))
+        return dualpipe_parts(stages, plan.num_microbatches, optimizer=optimizer)
+
+    def _bars_after_dualpipe(self, plan: Plan) -> list[Bar]:
+        """What follows the last backward, so that nothing hides it; twice, because a rank has two stages."""
+        bars = [bar._replace(seconds=2 * bar.seconds) for bar in self._replica_bars(plan, 0.0, 0.0)]
+        return [*bars, Bar("step's constant", self.constants.step, "host")]
+
+    def _dualpipe_step(self, plan: Plan) -> StepTime:
+        """The step with DualPipe as bars, one for each of its parts."""
+        parts, stage = self.dualpipe_parts(plan), self._stage_seconds(plan, 1)
+        is_hidden = stage.compute >= stage.exchange
+        bars = [
+            Bar("forwards alone", parts.forward, "tensor cores"),
+            Bar("gradients of inputs alone", parts.backward_input, "tensor cores"),
+            Bar("gradients of weights alone", parts.backward_weight, "tensor cores"),
+            Bar("forwards with backwards", parts.overlapped, "tensor cores" if is_hidden else "network"),
+            Bar("bubble", parts.bubble, "waiting"),
+            *self._bars_after_dualpipe(plan),
+        ]
+        return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
+
+    def _stage_seconds(self, plan: Plan, stage: int) -> StageSeconds:
+        """Seconds of a micro-batch on a pipeline stage: of each pass alone, and of a pair of overlapped passes."""
+        send, layer = sum(self._send(plan)), self._layer(plan)
+        # The embedding is on the first stage, the head on the last one.
+        forward, backward = (
+            embedding * (stage == 0) + head * (stage == plan.pp - 1)
+            for embedding, head in zip(layer.embedding, layer.head, strict=True)
+        )
+        exchange = weights = products = 0.0
+        for number, kind in self._layers_on(plan, stage):
+            both = dict(zip(FIELDS, map(add, kind.forward[0], kind.backward[0]), strict=True))
+            exchange += number * (both["routed"] + both["routed_network"])
+            products += number * (both["products"] + both["attention"])
+            forward += number * kind.forward[1]
+            backward += number * (kind.backward[1] + kind.again)
+            weights += number * kind.weights
+        free = 1 - self.stack.communication_sms / self.cluster.gpu.num_sms  # share of SMs without all-to-alls
+        return StageSeconds(
+            forward=forward + send, backward_input=backward - weights + send, backward_weight=weights,
+            compute=forward + backward - exchange + (1 / free - 1) * products, exchange=exchange + 2 * send,
+        )  # fmt: skip
+
     def least_seconds(self, plan: Plan, chunks: int | None = None) -> float:
         """A lower bound of a step's seconds that is fast to compute, by which the search drops plans.
 
@@ -278,6 +248,8 @@ class StepModel:
         only while a micro-batch passes one chunk of each other rank, so that pass is divided by the number of chunks.
         chunks: this number, if it is not that of the plan.
         """
+        if runs_dualpipe(self.stack, plan):
+            return 0.9 * self.dualpipe_parts(plan).seconds
         loads = self.pipeline(plan).loads
         busiest = max(loads)
         return plan.num_microbatches * busiest + 0.9 * (sum(loads) - busiest) / (chunks or plan.num_chunks)
@@ -286,7 +258,7 @@ class StepModel:
         """Seconds of one layer's forward and backward for one micro-batch, without recomputation."""
         return self._layer(plan).forward[1] + self._layer(plan).backward[1]
 
-    def pipeline(self, plan: Plan) -> _Pipeline:
+    def pipeline(self, plan: Plan) -> Pipeline:
         """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
         axes = plan.tp, plan.cp, plan.cp_method, plan.pp, plan.dp, plan.ep, plan.num_chunks
         key = *axes, plan.micro_batch, plan.num_microbatches, plan.recompute, plan.precision
@@ -294,19 +266,31 @@ class StepModel:
             self._pipelines[key] = self._new_pipeline(plan)
         return self._pipelines[key]
 
-    def _new_pipeline(self, plan: Plan) -> _Pipeline:
+    def _new_pipeline(self, plan: Plan) -> Pipeline:
         """The passes of the plan, with sends and recomputation."""
         layer, send = self._layer(plan), sum(self._send(plan))
-        layers_of_end, layers_between = _layers_of_parts(self.model, plan)
+        layers_of_first, layers_between, layers_of_last = layers_of_parts(self.model, plan)
+        num_dense = min(self.model.dense_layers, layers_of_first)
+        dense = self._dense_layer(plan) if num_dense else layer
         passes = []
         # again: what backward computes again of forward
-        layer_seconds = layer.forward[1], layer.backward[1] + layer.again
-        for of_layer, embedding, head in zip(layer_seconds, layer.embedding, layer.head, strict=True):
-            of_end, between = layers_of_end * of_layer + send, layers_between * of_layer + send
-            first = of_end + embedding
+        each = [(one.forward[1], one.backward[1] + one.again) for one in (layer, dense)]
+        for of_layer, of_dense, embedding, head in zip(*each, layer.embedding, layer.head, strict=True):
+            first = (layers_of_first - num_dense) * of_layer + num_dense * of_dense + send + embedding
+            between, last = layers_between * of_layer + send, layers_of_last * of_layer + send
             # A pipeline of one stage has a single part, which is both ends.
-            passes.append(_Pass(plan.pp, plan.num_chunks, first, between, (first if plan.pp == 1 else of_end) + head))
-        return _Pipeline(plan, *passes)
+            passes.append(Pass(plan.pp, plan.num_chunks, first, between, (first if plan.pp == 1 else last) + head))
+        return Pipeline(plan, *passes)
+
+    def _dense_layer(self, plan: Plan) -> _Layer:
+        """The layer without experts of a model that begins with such layers."""
+        return self._dense._layer(plan.unchecked_copy(ep=1))
+
+    def _layers_on(self, plan: Plan, rank: int) -> list[tuple[int, _Layer]]:
+        """The layers of a pipeline rank, as the number of each kind and the layer."""
+        dense = plan.dense_layers_on_stage(self.model, rank)
+        others = plan.layers_on_stage(self.model, rank) - dense, self._layer(plan)
+        return [others, (dense, self._dense_layer(plan))] if dense else [others]
 
     def _layer(self, plan: Plan) -> _Layer:
         """The layer of a plan, from the cache if a plan with the same layer came before."""
@@ -325,6 +309,7 @@ class StepModel:
             forward=(self._gpu_seconds(work.forward), self._seconds(work.forward)),
             backward=(self._gpu_seconds(work.backward), self._seconds(work.backward)),
             again=self._seconds(work.again),
+            weights=work.backward.weights / self.constants.products,
             embedding=(self._seconds(embedding[0]), self._seconds(embedding[1])),
             head=(self._seconds(head[0]), self._seconds(head[1])),
             binds_again=self._bottleneck(work.again),
@@ -353,18 +338,20 @@ class StepModel:
     def _compute(self, plan: Plan, rank: int) -> list[Bar]:
         """The bars of one pipeline rank: its passes over all micro-batches, by what limits them."""
         layer, microbatches = self._layer(plan), plan.num_microbatches
-        layers = microbatches * plan.layers_on_stage(self.model, rank)
+        kinds = [(microbatches * number, one) for number, one in self._layers_on(plan, rank)]
         bars = [
-            Bar(name, layers * forward + layers * backward, binds)
-            for (_, binds, _, name), forward, backward in zip(PARTS, layer.forward[0], layer.backward[0], strict=True)
+            Bar(name, sum(layers * (one.forward[0][part] + one.backward[0][part]) for layers, one in kinds), binds)
+            for part, (_, binds, _, name) in enumerate(PARTS)
         ]
         # What waiting for the host adds to the GPU's own seconds.
-        launches = sum(layers * (total - sum(gpu)) for gpu, total in (layer.forward, layer.backward))
+        launches = sum(
+            layers * (total - sum(gpu)) for layers, one in kinds for gpu, total in (one.forward, one.backward)
+        )
         embedding = microbatches * sum(layer.embedding) if rank == 0 else 0.0
         head = microbatches * sum(layer.head) if rank == plan.pp - 1 else 0.0
         return [
             *bars,
-            Bar("recomputation", layers * layer.again, layer.binds_again),
+            Bar("recomputation", sum(layers * one.again for layers, one in kinds), layer.binds_again),
             Bar("embedding", embedding, layer.binds_embedding),
             Bar("head and loss", head, layer.binds_head),
             Bar("the host launches", launches, "host"),
@@ -435,15 +422,3 @@ def _layer_plan(plan: Plan) -> Plan:
     """
     few = min(plan.num_microbatches, 2)
     return plan.unchecked_copy(dp=plan.ep, pp=1, num_chunks=1, zero=0, shard_ranks=None, num_microbatches=few)
-
-
-def _layers_of_parts(model: ModelSpec, plan: Plan) -> tuple[int, int]:
-    """Layers of the first and of the last part of the pipeline, and of each part between them.
-
-    The two ends may have one layer fewer than the others (see `Plan.layers_on_stage`).
-    """
-    parts = plan.pp * plan.num_chunks
-    if model.num_layers % parts == 0:
-        return model.num_layers // parts, model.num_layers // parts
-    each = (model.num_layers + 2) // parts  # embedding and head count as a layer each, on the first and the last part
-    return each - 1, each

@@ -14,7 +14,7 @@ from benchmarks.measured_steps import simumax_steps
 from helpers.predict.time.calibrate import DATA, VARIANTS, published_steps
 from helpers.predict.time.kernels import sustained_share
 from helpers.predict.time.stacks import MEGATRON_CORE_NO_OVERLAP, STACKS
-from helpers.specs import GPUS, PRESETS
+from helpers.specs import GPUS, PRESETS, ROUTED
 
 STEPS = DATA / "published" / "steps.csv"
 CAPTIONS = yaml.safe_load((DATA / "published" / "captions.yaml").read_text(encoding="utf-8"))
@@ -124,11 +124,18 @@ def test_simumax_rows_are_llama_with_fewer_layers_and_no_overlap():
 
 
 def test_simumax_refuses_what_is_not_modelled(tmp_path):
-    with pytest.raises(ValueError, match="there is no table 'expert_rows'; give 'dense_rows', 'cp_rows' or a Path"):
-        simumax_steps("expert_rows")
+    with pytest.raises(ValueError, match="there is no table 'moe_rows'; give 'dense_rows', 'cp_rows', 'expert_rows'"):
+        simumax_steps("moe_rows")
     row = next(csv.DictReader((LARGE_TABLES / "simumax" / "cp_rows.csv").read_text(encoding="utf-8").splitlines()))
-    with pytest.raises(ValueError, match="of the model 'deepseekv2'; only dense Llama 3 is modelled"):
-        simumax_steps(written(tmp_path, [row | {"model": "deepseekv2"}]))
+    with pytest.raises(ValueError, match="of the model 'mixtral', which is not known; add it to SIMUMAX_MODELS"):
+        simumax_steps(written(tmp_path, [row | {"model": "mixtral"}]))
+
+
+def test_simumax_rows_with_experts_are_deepseek_v2_with_four_layers():
+    rows = simumax_steps("expert_rows")
+    assert {row.model for row in rows} == {replace(ROUTED["deepseek-v2"], num_layers=4)}
+    assert {(row.plan.dp, row.plan.pp, row.plan.ep) for row in rows} == {(8, 1, 8), (4, 2, 4)}
+    assert {row.stack for row in rows} == {MEGATRON_CORE_NO_OVERLAP} and rows[0].seconds == pytest.approx(0.3666)
 
 
 def test_variants_are_of_gpus_that_the_course_knows():
