@@ -208,6 +208,8 @@ def describe_plan(plan: Plan) -> str:
     parts.append(words("plan_rows", size=plan.micro_batch, count=plan.num_microbatches))
     if plan.num_chunks > 1:
         parts.append(words("plan_chunks", chunks=plan.num_chunks))
+    if plan.last_stage_layers is not None:
+        parts.append(words("plan_last_stage", layers=plan.last_stage_layers))
     if plan.precision == "mixed_fp32_grads":
         parts.append(words("plan_fp32"))
     elif plan.precision == "mixed" and plan.num_microbatches > 1:

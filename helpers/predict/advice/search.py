@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
-from math import gcd, inf
+from math import ceil, gcd, inf
 from typing import NamedTuple
 
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, strategy_of, words
@@ -73,7 +73,20 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
                         tp=tp, cp=cp, pp=pp, dp=left // pp, attention=request.attention, optimizer=request.optimizer,
                         sequence_parallel=tp > 1 and model.seq % tp == 0, cp_method=method,
                     )  # fmt: skip
-                    yield from (plan.unchecked_copy(ep=ep) for ep in divisors(gcd(model.num_experts, plan.dp * cp)))
+                    fewer = last_stage_layers(model.num_layers, pp)
+                    for ep in divisors(gcd(model.num_experts, plan.dp * cp)):
+                        yield plan.unchecked_copy(ep=ep, last_stage_layers=fewer)
+
+
+def last_stage_layers(num_layers: int, pp: int) -> int | None:
+    """Layers of the last stage, where a prime number of layers divides into no equal stages: what the others leave.
+
+    None where the usual division suits (see `Plan.layers_on_stage`), or where nothing would be left.
+    """
+    if len(divisors(num_layers)) > 2 or num_layers % pp == 0 or (num_layers + 2) % pp == 0:
+        return None
+    left = num_layers - (pp - 1) * ceil(num_layers / pp)
+    return left if left > 0 else None
 
 
 def method_seconds(request: PlanRequest, tp: int, cp: int) -> dict[str, float]:

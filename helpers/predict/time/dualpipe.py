@@ -8,7 +8,8 @@ drains, passes run alone and their all-to-alls are exposed.
 Sources: DeepSeek-AI 2024 (DeepSeek-V3), section 3.2.1; github.com/deepseek-ai/DualPipe, whose order of actions gives
 the numbers of passes below, and whose README gives the bubble. Zhao et al. 2025 (Insights into DeepSeek-V3), table 4,
 has the measured parts of a step, which are the fields of `DualPipeParts`. The paper does not say of which rank they
-are; here they are means over the ranks.
+are; here they are means over the ranks. Memory is not predicted here: DualPipe holds the weights of two stages, and
+activations of p + 1 micro-batches.
 """
 
 from __future__ import annotations

@@ -168,21 +168,23 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
 
     In 16 bits a tensor of one hidden width is 2 h bytes per token. Two norms read and write it (8 h), two residuals
     read two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
-    rotary positions or transposes of heads read and write query and key (8 h). Tensor parallelism divides all but the
-    norms and residuals, and sequence parallelism divides these, too. Experts have top_k times f, and their inputs and
-    results are sorted by expert and back (8 h each). Attention in blocks adds up the results of cp blocks.
+    rotary positions or transposes of heads read and write query and key (8 h, if all heads have h columns together).
+    Tensor parallelism divides all but the norms and residuals, and sequence parallelism divides these, too. Experts
+    have top_k times f, and their inputs and results are sorted by expert and back (8 h each). Attention in blocks adds
+    up the results of cp blocks.
     """
     h, f, tp = model.hidden, (model.top_k + model.shared_experts) * model.ffn, plan.tp
     params = _local_params(model, plan)
     norms_and_residuals = 8 + 14 if model.norm == "layer" else 8 + 12  # an RMSNorm model has no dropout mask
     between_parts = norms_and_residuals * h / (tp if plan.sequence_parallel else 1)
-    split = ((6 if model.gated else 4) * f + 8 * h) / tp
+    split = ((6 if model.gated else 4) * f + 8 * model.num_heads * model.head_dim) / tp
     if model.num_experts > 1:
         split += 8 * model.top_k * h / tp
     forward = tokens * (between_parts + split) * stack.passes  # passes: bytes over those of fused kernels
     backward = BACKWARD_BYTES * forward + _added_bytes(plan) * params
     if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
-        inputs = tokens * (2 * h + (h + f) / tp) + params
+        _, output = model.attention_matrices(tp)[-1]  # columns of the output projection's input
+        inputs = tokens * (2 * h + output + f / tp) + params
         forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
     merged = MERGE_BYTES * (plan.cp - 1) * tokens * h / tp if _has_blocks(plan, stack) else 0.0
     return forward + merged, backward + merged

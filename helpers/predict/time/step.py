@@ -262,6 +262,7 @@ class StepModel:
         """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
         axes = plan.tp, plan.cp, plan.cp_method, plan.pp, plan.dp, plan.ep, plan.num_chunks
         key = *axes, plan.micro_batch, plan.num_microbatches, plan.recompute, plan.precision
+        key += (plan.last_stage_layers,)
         if key not in self._pipelines:
             self._pipelines[key] = self._new_pipeline(plan)
         return self._pipelines[key]

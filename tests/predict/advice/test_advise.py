@@ -20,6 +20,7 @@ from helpers.predict.advice.search import (
     axis_layouts,
     context_method,
     estimate,
+    last_stage_layers,
     layout_key,
     micro_batches,
     reason_against,
@@ -32,7 +33,7 @@ from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.offload_and_adapters import offloaded_step
 from helpers.predict.time.stacks import MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, STACKS
 from helpers.predict.time.step import UNCALIBRATED, step_time
-from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, Cluster, ModelSpec, Plan
 from helpers.specs.hardware import INTRA, PCIE_3
 
 FAST, SLOW = "4 nodes of 8 H100, 8 x 400 Gb/s", "8 nodes of 8 A100, 10 Gb/s"
@@ -346,6 +347,24 @@ def test_experts_are_spread_where_they_fit_and_the_page_says_how_many(tmp_path):
     assert ">8, 2<" in found.page(tmp_path / "experts.html").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="LoRA: num_experts=8 is not modelled here"):
         advise(model, cluster, lora=8)
+
+
+def test_deepseek_v3_gets_a_pipeline_although_its_61_layers_are_prime():
+    """15 stages of 4 layers and a last one of 1. A model whose layers divide evenly has no such stage."""
+    h800 = Cluster(
+        gpu=GPUS["H800"], gpus_per_node=8, num_nodes=256, intra=LINKS["NVLink 4, H800"], inter=LINKS["400 Gb/s"],
+        network_cards=8,
+    )  # fmt: skip
+    found = advise(ROUTED["deepseek-v3"], h800, global_batch=15_360)
+    assert any((one.plan.pp, one.plan.last_stage_layers) == (16, 1) and one.plan.ep > 1 for one in found.best)
+    assert (last_stage_layers(61, 16), last_stage_layers(61, 3), last_stage_layers(61, 61)) == (1, None, None)
+    assert last_stage_layers(60, 16) is last_stage_layers(61, 40) is None
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_models_with_experts_have_plans_by_their_names(name):
+    found = advise(ROUTED[name], replace(CLUSTERS[FAST], num_nodes=64), global_batch=512, seq=4096)
+    assert found.chosen is not None and found.chosen.mfu > 0.1
 
 
 @pytest.mark.parametrize(

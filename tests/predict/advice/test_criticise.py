@@ -1,12 +1,15 @@
 """A plan of one's own beside the planner's, typed or not."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.predict.advice import criticise
 from helpers.predict.advice.criticise import read_plan
-from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.stacks import DEEPSEEK, MEGATRON_CORE
 from helpers.predict.time.step import step_time
-from helpers.specs import CLUSTERS, PRESETS, Plan
+from helpers.specs import CLUSTERS, GPUS, PRESETS, ROUTED, Plan
+from helpers.specs.hardware import INTRA
 
 FAST = CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"]
 MODEL = PRESETS["llama3-70b"]
@@ -79,3 +82,15 @@ def test_a_typed_plan_may_have_spaces_and_a_chinese_keyboard():
     with_cp, refused = (read_plan(typed, MODEL, FAST, 512) for typed in ("cp=2 tp=8 pp=2 zero=1", "zero=3 tp=8 pp=2"))
     assert "This course's Trainer runs this plan." in repr(criticise(MODEL, FAST, with_cp))
     assert "Trainer refuses this plan: zero=3 with pp=2" in repr(criticise(MODEL, FAST, refused))
+
+
+def test_the_published_plan_of_deepseek_v3_can_be_typed():
+    """Its step took 19.926 s; its memory is that of 1F1B here, without what DeepSeek's kernels free."""
+    cluster = replace(
+        CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=256, gpu=GPUS["H800"], intra=INTRA["H800"]
+    )
+    model = ROUTED["deepseek-v3"]
+    typed = "pp=16 ep=64 zero=1 fp8=1 recompute=selective precision=mixed_fp32_grads last_stage_layers=1"
+    mine = criticise(model, cluster, read_plan(typed, model, cluster, 15_360), stack=DEEPSEEK)
+    assert mine.step.seconds == pytest.approx(19.926, rel=0.1)
+    assert "PP 16 x DP 128, EP 64, ZeRO-1, micro-batch 1 x 120, last stage of 1, fp32 gradients, fp8" in repr(mine)

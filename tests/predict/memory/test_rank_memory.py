@@ -16,7 +16,7 @@ from helpers.predict.memory import (
     temporaries,
 )
 from helpers.predict.memory.activations import context_buffers
-from helpers.predict.memory.rank_memory import RankMemory
+from helpers.predict.memory.rank_memory import RankMemory, representative_stages
 from helpers.specs import PRESETS, ROUTED, Plan
 
 LLAMA = PRESETS["llama3-8b"]
@@ -133,3 +133,20 @@ def test_the_memory_of_many_plans_is_that_of_single_ones(model):
         assert held == stages[stage] and held.total == max(one.total for one in stages)
         assert together.fits(plan, held.total) and not together.fits(plan, held.total - 1)
         assert together.least_bytes(plan) < held.total
+
+
+@pytest.mark.parametrize(("axes", "measured"), [({"dp": 8, "ep": 8}, 45.63), ({"dp": 4, "ep": 4, "pp": 2}, 44.7)])
+def test_latent_attention_and_experts_hold_about_what_was_measured(axes, measured):
+    """GiB of the fullest rank of four layers of DeepSeek-V2, from SimuMax's table for 8 B200 (expert_rows.csv)."""
+    model = replace(ROUTED["deepseek-v2"], num_layers=4, seq=4096)
+    plan = Plan(**axes, zero=1, num_microbatches=4, precision="mixed_fp32_grads")
+    fullest = max(memory(model, plan, stage).total for stage in range(plan.pp))
+    assert fullest / 2**30 == pytest.approx(measured, rel=0.04)
+
+
+def test_the_fullest_stage_is_found_behind_dense_layers():
+    """Of one layer per stage, three stages have no experts, so the fourth stands for all others."""
+    model, plan = ROUTED["deepseek-v3"], Plan(pp=61, dp=8, ep=8, num_microbatches=8)
+    assert representative_stages(model, plan) == [0, 1, 3, 60]
+    totals = [memory(model, plan, stage).total for stage in range(61)]
+    assert totals.index(max(totals)) in (3, 60)

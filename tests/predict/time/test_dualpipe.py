@@ -37,7 +37,7 @@ def parts():
 def test_the_step_of_deepseek_v3(parts):
     """The must is 20 %, the aim 10 %; no constant of the model comes from this row."""
     assert PLAN.global_batch == 15_360 and V3.seq == 4096
-    assert parts.seconds == pytest.approx(19.926, rel=0.12)
+    assert parts.seconds == pytest.approx(19.926, rel=0.1)
     assert sum(PUBLISHED.values()) == pytest.approx(19.90)  # the published parts leave 0.03 s of the step
     assert step_time(V3, PLAN, H800, DEEPSEEK).seconds == pytest.approx(parts.seconds)
 
@@ -48,15 +48,14 @@ def test_the_parts_of_that_step(parts, name):
     assert getattr(parts, name) == pytest.approx(PUBLISHED[name], rel=0.25)
 
 
-def share_of_all_to_alls(stack):
-    step = step_time(V3, PLAN, H800, stack)
-    return sum(bar.seconds for bar in step.bars if bar.name.startswith("all-to-alls")) / step.seconds
+def test_without_overlap_all_to_alls_take_a_third_of_the_passes(parts):
+    """Megatron-LM's README of experts: 30 to 40 % of training if nothing hides them. Without deduplication about half.
 
-
-def test_without_overlap_all_to_alls_take_a_third_of_the_step(parts):
-    """Megatron-LM's README of experts: 30 to 40 % if nothing hides them. Without deduplication it is nearly half."""
-    assert 0.3 < share_of_all_to_alls(replace(DEEPSEEK, dualpipe=False)) < 0.4
-    assert 0.4 < share_of_all_to_alls(MEGATRON_CORE) < 0.5
+    The share is of the four layers of a stage, forward and backward, and a little less of a step with its bubble.
+    """
+    stage, plain = (StepModel(V3, H800, stack)._stage_seconds(PLAN, 1) for stack in (DEEPSEEK, MEGATRON_CORE))
+    shares = [one.exchange / (one.forward + one.backward_input + one.backward_weight) for one in (stage, plain)]
+    assert 0.3 < shares[0] < 0.4 and shares[1] == pytest.approx(0.5, rel=0.1)
     assert step_time(V3, PLAN, H800, MEGATRON_CORE).seconds / parts.seconds > 2
 
 
