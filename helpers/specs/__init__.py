@@ -4,12 +4,12 @@ All are frozen, keyword-only, checked when they are made, and free of torch, so 
 and the explorers share them. Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per
 second. GB is 1e9 bytes.
 
-hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS, REACHED and CLUSTERS
-mesh.py       Mesh: which rank stands at which coordinates, and the groups of each axis
-models.py     ModelSpec, LatentAttention and Plan
+hardware.py          Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS, REACHED and CLUSTERS
+mesh.py              Mesh: which rank stands at which coordinates, and the groups of each axis
+models.py            ModelSpec, LatentAttention and Plan
 published_models.py  the published models in PRESETS and, with experts, in ROUTED
-checks.py     the checks that raise ValueError with a sentence
-trainable.py  the plans that this course's Trainer cannot run, each with the nearest plan that works
+checks.py            the checks that raise ValueError with a sentence
+trainable.py         the plans that this course's Trainer cannot run, each with the nearest plan that works
 
 Begin with models.py.
 """

@@ -90,9 +90,15 @@ def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True
 
 
 def kv_cache_bytes(model: ModelSpec, *, tokens: int, dtype_bytes: int = 2) -> int:
-    """Bytes of keys and values that generation holds for `tokens` tokens, of all sequences together, on all ranks."""
+    """Bytes of keys and values that generation holds for `tokens` tokens, of all sequences together, on all ranks.
+
+    Latent attention holds the compressed vector and the rotary columns of keys, which all heads share.
+    """
     refuse_unmodelled_fields("kv_cache_bytes", model, names=("window",))
-    return tokens * model.num_layers * 2 * model.kv_heads * model.head_dim * dtype_bytes
+    columns = 2 * model.kv_heads * model.head_dim
+    if model.latent is not None:
+        columns = model.latent.kv_rank + model.latent.rope
+    return tokens * model.num_layers * columns * dtype_bytes
 
 
 def weight_sync_seconds(num_params: int, link: Link, *, num_links: int = 1, dtype_bytes: int = 2) -> float:

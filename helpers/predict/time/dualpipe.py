@@ -63,12 +63,8 @@ class DualPipeParts(NamedTuple):
 
 def runs_dualpipe(stack: Stack, plan: Plan) -> bool:
     """Whether the plan runs as DualPipe: p and the micro-batches are even, and these are 2 p or more."""
-    return stack.dualpipe and plan.pp > 1 and not (plan.pp % 2 or plan.num_microbatches % 2 or too_few(plan))
-
-
-def too_few(plan: Plan) -> bool:
-    """Whether there are fewer micro-batches than DualPipe needs."""
-    return plan.num_microbatches < 2 * plan.pp
+    is_even = plan.pp % 2 == plan.num_microbatches % 2 == 0
+    return stack.dualpipe and plan.pp > 1 and is_even and plan.num_microbatches >= 2 * plan.pp
 
 
 def passes_alone(stages: int, rank: int) -> int:

@@ -44,7 +44,7 @@ def layers_of_parts(model: ModelSpec, plan: Plan) -> tuple[int, int, int]:
     return each - 1, each, each - 1
 
 
-class Pass(NamedTuple):
+class PassSeconds(NamedTuple):
     """Seconds of one micro-batch in one pass, on the first part of the pipeline, on each part between, and on the last.
 
     A part is one of the pipeline's stages * chunks pieces of the model. A rank has every `stages`-th part. All parts
@@ -75,10 +75,10 @@ class Pass(NamedTuple):
         return sum([self.first, *others]), sum([*others, self.between]), sum([*others, self.last])
 
 
-class Pipeline:
+class PipelineSeconds:
     """The passes of a plan. loads: seconds of one micro-batch on each rank, in both passes."""
 
-    def __init__(self, plan: Plan, forward: Pass, backward: Pass) -> None:
+    def __init__(self, plan: Plan, forward: PassSeconds, backward: PassSeconds) -> None:
         self.plan, self.forward, self.backward = plan, forward, backward
         first, between, last = map(add, forward.of_ranks, backward.of_ranks)
         self.loads = [first, *[between] * (plan.pp - 2), last] if plan.pp > 1 else [first]

@@ -22,7 +22,7 @@ from helpers.predict.time.collectives import ReplicaTraffic, optimizer_seconds, 
 from helpers.predict.time.dualpipe import DualPipeParts, StageSeconds, dualpipe_parts, runs_dualpipe
 from helpers.predict.time.layer import Work, ends, layer
 from helpers.predict.time.stacks import Stack
-from helpers.predict.time.stage_layers import Pass, Pipeline, interleaved, layers_of_parts
+from helpers.predict.time.stage_layers import PassSeconds, PipelineSeconds, interleaved, layers_of_parts
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_positive
 
@@ -171,7 +171,7 @@ class StepModel:
         self._layers: dict[tuple, _Layer] = {}
         dense = (model.of_dense_layers, cluster, stack, constants)
         self._dense = StepModel(*dense) if model.dense_layers else None  # of the first layers, which have no experts
-        self._pipelines: dict[tuple, Pipeline] = {}
+        self._pipelines: dict[tuple, PipelineSeconds] = {}
         self._replicas: dict[tuple, tuple[list[tuple[ReplicaTraffic, str]], float]] = {}
         self._sends: dict[tuple, tuple[float, float]] = {}
 
@@ -258,7 +258,7 @@ class StepModel:
         """Seconds of one layer's forward and backward for one micro-batch, without recomputation."""
         return self._layer(plan).forward[1] + self._layer(plan).backward[1]
 
-    def pipeline(self, plan: Plan) -> Pipeline:
+    def pipeline(self, plan: Plan) -> PipelineSeconds:
         """The passes of the plan, from the cache if a plan with the same passes came before, of any ZeRO stage."""
         axes = plan.tp, plan.cp, plan.cp_method, plan.pp, plan.dp, plan.ep, plan.num_chunks
         key = *axes, plan.micro_batch, plan.num_microbatches, plan.recompute, plan.precision
@@ -267,7 +267,7 @@ class StepModel:
             self._pipelines[key] = self._new_pipeline(plan)
         return self._pipelines[key]
 
-    def _new_pipeline(self, plan: Plan) -> Pipeline:
+    def _new_pipeline(self, plan: Plan) -> PipelineSeconds:
         """The passes of the plan, with sends and recomputation."""
         layer, send = self._layer(plan), sum(self._send(plan))
         layers_of_first, layers_between, layers_of_last = layers_of_parts(self.model, plan)
@@ -279,9 +279,9 @@ class StepModel:
         for of_layer, of_dense, embedding, head in zip(*each, layer.embedding, layer.head, strict=True):
             first = (layers_of_first - num_dense) * of_layer + num_dense * of_dense + send + embedding
             between, last = layers_between * of_layer + send, layers_of_last * of_layer + send
-            # A pipeline of one stage has a single part, which is both ends.
-            passes.append(Pass(plan.pp, plan.num_chunks, first, between, (first if plan.pp == 1 else last) + head))
-        return Pipeline(plan, *passes)
+            last = first if plan.pp == 1 else last  # a pipeline of one stage has a single part, which is both ends
+            passes.append(PassSeconds(plan.pp, plan.num_chunks, first, between, last + head))
+        return PipelineSeconds(plan, *passes)
 
     def _dense_layer(self, plan: Plan) -> _Layer:
         """The layer without experts of a model that begins with such layers."""

@@ -3,7 +3,7 @@
 algorithms.py       which chunk each rank sends to whom in each step of a collective, and which data it then has
 data_parallel.py    a step of nn.DataParallel
 zero.py, tensor_parallel.py   a step of each
-context_parallel.py, expert_parallel.py   a layer of each
+context_parallel.py, expert_parallel.py   a layer of each, and for experts what decoding, capacity and balance need
 predicted_log.py    builds a log from operations
 axes.py             what a rank of a dp x pp x cp x tp job sends over each axis
 

@@ -50,7 +50,7 @@ def shard_lengths(model: ModelSpec, cp: int, *, zigzag: bool = False) -> list[in
 
     Experts are allowed, because they change nothing about attention.
     """
-    refuse_unmodelled_fields("context parallel", model, names=("window",))
+    refuse_unmodelled_fields("context parallel", model, names=("window", "latent"))
     return [sum(map(len, chunks)) for chunks in token_chunks(model.seq, cp, zigzag=zigzag)]
 
 
@@ -162,7 +162,7 @@ def tokens_to_hide(model: ModelSpec, *, flops: float, bandwidth: float, dtype_by
     c = flops / bandwidth with 16 bits and kv = q (Liu et al. 2023, section 3), in forward without a causal mask. flops:
     operations per second; bandwidth: bytes per second.
     """
-    refuse_unmodelled_fields("context parallel", model, names=("window",))
+    refuse_unmodelled_fields("context parallel", model, names=("window", "latent"))
     return flops * dtype_bytes * model.kv_heads / (2 * bandwidth * model.num_heads)
 
 

@@ -15,7 +15,7 @@ from helpers.predict.memory.fine_tuning import (
     rl_states,
     weight_sync_seconds,
 )
-from helpers.specs import LINKS, PRESETS, Link, ModelSpec, Plan
+from helpers.specs import LINKS, PRESETS, ROUTED, Link, ModelSpec, Plan
 
 GPT3, LLAMA_7B = PRESETS["gpt3-175b"], PRESETS["llama2-7b"]
 LLAMA_65B = ModelSpec(
@@ -101,6 +101,12 @@ def test_a_token_of_llama_3_70b_takes_320_kib():
     """80 layers, keys and values, 8 heads of 128 numbers, 2 bytes."""
     assert kv_cache_bytes(PRESETS["llama3-70b"], tokens=1) == 80 * 2 * 8 * 128 * 2 == 320 * 1024
     assert kv_cache_bytes(PRESETS["llama3-70b"], tokens=10, dtype_bytes=1) == 5 * 320 * 1024
+
+
+def test_latent_attention_holds_a_seventh_of_the_keys_and_values():
+    """Zhao et al. 2025, table 1, in kB per token: 70.272 for DeepSeek-V3, 516.096 for Llama 3.1 405B."""
+    found = [kv_cache_bytes(model, tokens=1) for model in (ROUTED["deepseek-v3"], PRESETS["llama3-405b"])]
+    assert found == [70_272, 516_096]
 
 
 def test_new_weights_travel_once_over_all_links():
