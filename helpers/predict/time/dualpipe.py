@@ -62,9 +62,10 @@ class DualPipeParts(NamedTuple):
 
 
 def runs_dualpipe(stack: Stack, plan: Plan) -> bool:
-    """Whether the plan runs as DualPipe: p and the micro-batches are even, and these are 2 p or more."""
+    """Whether the plan runs as DualPipe: one chunk, p and the micro-batches are even, and these are 2 p or more."""
     is_even = plan.pp % 2 == plan.num_microbatches % 2 == 0
-    return stack.dualpipe and plan.pp > 1 and is_even and plan.num_microbatches >= 2 * plan.pp
+    is_pipeline = plan.pp > 1 == plan.num_chunks
+    return stack.dualpipe and is_pipeline and is_even and plan.num_microbatches >= 2 * plan.pp
 
 
 def passes_alone(stages: int, rank: int) -> int:

@@ -211,7 +211,7 @@ def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, st
     copies of these are made over the node's own links meanwhile, which takes less time. Results return in 16 bits.
     """
     copies, nodes = model.top_k, plan.ep * plan.tp // cluster.gpus_per_node
-    if stack.deduplicates and nodes > 1:
+    if stack.deduplicates and nodes > 1 and model.num_experts % nodes == 0:
         touched = expected_nodes(num_experts=model.num_experts, top_k=model.top_k, nodes=nodes)
         copies = min(touched, model.node_limit or nodes)
     elements = tokens * copies * model.hidden / plan.tp
