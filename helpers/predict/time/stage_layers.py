@@ -22,6 +22,8 @@ def interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
     """
     if plan.pp == 1 or plan.num_chunks > 1 or not stack.chunk_layers or plan.num_microbatches % plan.pp:
         return plan
+    if plan.last_stage_layers is not None:
+        return plan
     for num_layers in (model.num_layers, model.num_layers + 2):  # embedding and head may count as a layer each
         if num_layers % (plan.pp * stack.chunk_layers) == 0:
             return replace(plan, num_chunks=num_layers // (plan.pp * stack.chunk_layers))

@@ -91,7 +91,7 @@ def test_the_bubble_of_the_readme():
 def test_trap_the_published_parts_do_not_give_the_published_bubble():
     """By the README's formula and the published seconds per pass it is 1.3 s of the measured 2.06 s.
 
-    The formula has equal stages. The rest is waiting for slower ranks and for messages; here 61 layers give 0.4 s of it.
+    The formula has equal stages. The rest is waiting for slower ranks and for messages.
     """
     alone, pairs = 19.5, 120 - 19.5  # means over the ranks
     one = {name: PUBLISHED[name] / (pairs if name == "overlapped" else alone) for name in PUBLISHED}

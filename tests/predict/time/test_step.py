@@ -20,7 +20,7 @@ from helpers.predict.time.offload_and_adapters import (
     offloaded_step,
 )
 from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
-from helpers.predict.time.step import Constants, StepModel, step_time
+from helpers.predict.time.step import Constants, StepModel, pass_seconds, step_time
 from helpers.predict.time.zero import gpt_zero3_step
 from helpers.predict.traffic.axes import axis_bytes
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
@@ -121,6 +121,16 @@ def test_a_stack_that_always_interleaves_has_the_bubble_of_its_chunks():
 def test_what_does_not_fit_or_is_not_modelled_is_refused_with_a_sentence(plan, said):
     with pytest.raises(ValueError, match=said):
         step_time(PRESETS["llama3-8b"], Plan(**plan), NODE, MEGATRON_CORE)
+
+
+def test_a_shorter_last_stage_is_not_interleaved_and_lengthens_the_others():
+    """Llama 3's stack divides stages into chunks of a layer each, but not where the plan gives the last one its own."""
+    model, stack = PRESETS["llama3-8b"], STACKS["Llama 3"]
+    cluster = replace(CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=2)
+    plans = [Plan(pp=4, dp=4, num_microbatches=8, last_stage_layers=layers) for layers in (5, 2)]
+    nine, ten = (pass_seconds(model, plan, cluster, stack)[0] for plan in plans)
+    assert len(nine) == len(ten) == 4 and ten[1] / nine[1] == pytest.approx(10 / 9, rel=0.02)
+    assert step_time(model, plans[0], cluster, stack).seconds < step_time(model, plans[1], cluster, stack).seconds
 
 
 def test_a_share_above_one_is_refused():
