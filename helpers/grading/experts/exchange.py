@@ -1,0 +1,169 @@
+"""Judges 14.dispatch and 14.combine: rows of tokens go to the ranks of their experts, and the outputs come back.
+
+Both run on live ranks, each with its own tokens and an equal part of the experts. What a rank returns is compared with
+what the inputs of all ranks say, and the communication log tells how many messages there were and how large they are.
+
+How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
+each rank with the generator `rng`; a case is one choice of sizes and dtypes, numbered `rng.case.number`. The second
+calls the learner's answer, `submitted`, and the third compares what each rank returned with the right values, yielding
+one Judgement per comparison. `words[…]` is a text of messages.yaml, in English and Chinese.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.experts import LAB
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+words = LAB.messages
+
+COUNT_BYTES = 8  # of one count, an int64
+NOWHERE = -1  # the expert of a choice that was dropped
+Inputs = Sequence[Mapping[str, Any]]  # of each rank
+
+
+# -- 14.dispatch -----------------------------------------------------------------------------------------------------
+def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank has another number of tokens.
+
+    Case 0 drops no choice. In case 1 some choices go nowhere and an expert gets no row. In case 2 every token chooses
+    the last expert alone, and rank 0 has no tokens. In case 3 rank 0 has one token, which goes nowhere.
+    """
+    number, per_rank = rng.case.number, rng.integer(2, 3)
+    num_experts = world_size * per_rank
+    k = 1 if number == 2 else rng.integer(2, num_experts)
+    lengths = [rng.integer(3, 7) for _ in range(world_size)]
+    lengths[0] = {2: 0, 3: 1}.get(number, lengths[0])
+    inputs = []
+    for rank, length in enumerate(lengths):
+        chosen = [rng.permutation(num_experts)[:k] for _ in range(length)]
+        experts = torch.tensor(chosen, dtype=torch.int64).view(length, k)
+        if number == 1:
+            experts[0, 0], experts[experts == num_experts - 1] = NOWHERE, NOWHERE
+        elif number == 2:
+            experts.fill_(num_experts - 1)
+        elif number == 3 and rank == 0:
+            experts.fill_(NOWHERE)
+        inputs.append({"x": rng.tensor(length, 3), "experts": experts, "num_experts": num_experts})
+    return inputs
+
+
+def run_dispatch(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
+    """What the learner's function returns."""
+    return submitted(inputs["x"].clone(), inputs["experts"].clone(), inputs["num_experts"])
+
+
+def sent_rows(experts: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
+    """Which choices (m) a rank sends, by expert and then by token, and how many of them each expert gets (E)."""
+    choice = experts.flatten()
+    order = choice.argsort(stable=True)
+    order = order[choice[order] >= 0]
+    return order, torch.bincount(choice[order], minlength=num_experts)
+
+
+def right_rows(inputs: Inputs, rank: int) -> list[tuple[int, int, int]]:
+    """The rows that a rank gets, in the right order, each as its expert, the rank that it comes from, and its token."""
+    per_rank = inputs[0]["num_experts"] // len(inputs)
+    rows = []
+    for source, one in enumerate(inputs):
+        tokens, choices = (one["experts"] // per_rank == rank).nonzero(as_tuple=True)
+        found = one["experts"][tokens, choices].tolist()
+        rows += [(expert, source, token) for expert, token in zip(found, tokens.tolist(), strict=True) if expert >= 0]
+    return sorted(rows)
+
+
+def right_dispatch(inputs: Inputs, rank: int) -> list[Tensor]:
+    """What dispatch returns on this rank: rows, order, sent and received."""
+    size, own = len(inputs), inputs[rank]
+    counts = [sent_rows(one["experts"], one["num_experts"])[1].view(size, -1) for one in inputs]
+    rows = [inputs[source]["x"][token] for _, source, token in right_rows(inputs, rank)]
+    order, _ = sent_rows(own["experts"], own["num_experts"])
+    received = torch.stack([one[rank] for one in counts])
+    return [torch.stack(rows) if rows else own["x"].new_empty(0, own["x"].shape[1]), order, counts[rank], received]
+
+
+def judge_dispatch(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns its rows and what combine needs. It sends the counts and then a row per choice."""
+    for rank, got in enumerate(world.outputs):
+        is_list = isinstance(got, list) and len(got) == 4
+        yield expect(is_list, words["four_tensors"].format(type(got).__name__), rank=rank)
+        if not is_list:
+            continue
+        right = right_dispatch(world.inputs, rank)
+        yield name_wrong_row(world.inputs, rank, expect_tensor(words["rows"], right[0], got[0], rank=rank), got[0])
+        for name, due, one in zip(("order", "sent", "received"), right[1:], got[1:], strict=True):
+            yield expect_tensor(words[name], due, one, rank=rank)
+    num_bytes = [sent_bytes(one) for one in world.inputs]
+    counts = COUNT_BYTES * world.inputs[0]["num_experts"]
+    yield from expect_all_to_alls(world, words["messages_of_dispatch"], [[counts, one] for one in num_bytes])
+
+
+def sent_bytes(inputs: Mapping[str, Any]) -> int:
+    """The bytes of the rows that a rank sends in dispatch: one row per choice that has an expert."""
+    num_rows = int((inputs["experts"] >= 0).sum())
+    return num_rows * inputs["x"].shape[1] * inputs["x"].element_size()
+
+
+def expect_all_to_alls(world: JudgedWorld, what: Words, expected: Sequence[Sequence[int]]) -> Iterator[Judgement]:
+    """Expects that each rank issues all-to-alls with these payloads in bytes, in this order, and no other message.
+
+    One rank alone need not send anything. An all-gather is named here, because those who gather go on in more ways than
+    edits could stand for.
+    """
+    if world.size == 1:
+        return
+    yield from expect_only_ops(world, ["all_to_all"], mistake_of_op={"all_gather": "gathers_everything"})
+    for rank, (log, payloads) in enumerate(zip(world.logs, expected, strict=True)):
+        got = [format_bytes(event.payload_bytes) for event in log.events]
+        yield expect_equal(what, [format_bytes(num_bytes) for num_bytes in payloads], got, rank=rank)
+
+
+def name_wrong_row(inputs: Inputs, rank: int, judgement: Judgement, got: Any) -> Judgement:
+    """The judgement of a rank's rows; if only values are wrong, it says which token the first wrong row is."""
+    due = right_rows(inputs, rank)
+    if judgement.ok or not isinstance(got, Tensor) or got.shape != (len(due), inputs[0]["x"].shape[1]):
+        return judgement
+    tokens = [(token, source, row) for source, one in enumerate(inputs) for token, row in enumerate(one["x"])]
+    place = next(i for i, (_, source, token) in enumerate(due) if not torch.equal(got[i], inputs[source]["x"][token]))
+    found = [words["token_of"].format(token, source) for token, source, row in tokens if torch.equal(row, got[place])]
+    expert, source, token = due[place]
+    right = words["token_of"].format(token, source)
+    return replace(
+        judgement, message=words["wrong_row"].format(place, (found or [words["no_token"]])[0], right, expert)
+    )
+
+
+def recognise_exchange(failure: RunFailure) -> list[str]:
+    """The hints for a run that ended early, by the text in which the engine or torch describes the failure."""
+    if failure.kind == "hang" and failure.is_waiting_in("all_to_all"):
+        return ["call_skipped"]
+    # The engine's texts about rows are "rank 0 sends 2 rows, …" and "rank 0 sends itself 2 rows, but expects 3 rows".
+    texts = {
+        "bincount only supports": "bincount_of_dropped",
+        "Split sizes doesn't match": "splits_do_not_add_up",
+        " rows": "splits_wrong",
+    }
+    return [key for text, key in texts.items() if text in failure.text]
+
+
+DISPATCH = Task(
+    key="14.dispatch",
+    signature="dispatch(x, experts, num_experts)",
+    make_inputs=make_dispatch,
+    run_submission=run_dispatch,
+    judge=judge_dispatch,
+    recognise_failure=recognise_exchange,
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=5),
+    must_not_change=("x", "experts"),
+)
