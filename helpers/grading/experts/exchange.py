@@ -20,6 +20,7 @@ from torch import Tensor
 
 from helpers.grading.experts import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops
+from helpers.grading.kit.model_tools import describe_if_detached
 from helpers.grading.kit.tensor_comparisons import expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, Variations
 from helpers.grading.tensor_cases import CaseGenerator
@@ -37,18 +38,17 @@ Inputs = Sequence[Mapping[str, Any]]  # of each rank
 def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank has another number of tokens.
 
-    Case 0 drops no choice. In case 1 some choices go nowhere and an expert gets no row. In case 2 every token chooses
-    the last expert alone, and rank 0 has no tokens. In case 3 rank 0 has one token, which goes nowhere.
+    In case 1 some choices go nowhere and an expert gets no row. In case 2 every token chooses the last expert alone. In
+    case 3 rank 0 has one token, which goes nowhere. The other cases drop nothing.
     """
     number, per_rank = rng.case.number, rng.integer(2, 3)
     num_experts = world_size * per_rank
-    k = 1 if number == 2 else rng.integer(2, num_experts)
+    k = 1 if number == 2 else rng.integer(2, min(num_experts, 4))
     lengths = [rng.integer(3, 7) for _ in range(world_size)]
-    lengths[0] = {2: 0, 3: 1}.get(number, lengths[0])
+    lengths[0] = 1 if number == 3 else lengths[0]
     inputs = []
     for rank, length in enumerate(lengths):
-        chosen = [rng.permutation(num_experts)[:k] for _ in range(length)]
-        experts = torch.tensor(chosen, dtype=torch.int64).view(length, k)
+        experts = torch.tensor([rng.permutation(num_experts)[:k] for _ in range(length)])  # (T, k)
         if number == 1:
             experts[0, 0], experts[experts == num_experts - 1] = NOWHERE, NOWHERE
         elif number == 2:
@@ -145,16 +145,21 @@ def name_wrong_row(inputs: Inputs, rank: int, judgement: Judgement, got: Any) ->
 
 
 def recognise_exchange(failure: RunFailure) -> list[str]:
-    """The hints for a run that ended early, by the text in which the engine or torch describes the failure."""
+    """The hints for a run that ended early, by the text in which the engine or torch describes the failure.
+
+    Of the keys, those count that the task has a hint for.
+    """
     if failure.kind == "hang" and failure.is_waiting_in("all_to_all"):
         return ["call_skipped"]
     # The engine's texts about rows are "rank 0 sends 2 rows, …" and "rank 0 sends itself 2 rows, but expects 3 rows".
-    texts = {
-        "bincount only supports": "bincount_of_dropped",
-        "Split sizes doesn't match": "splits_do_not_add_up",
-        " rows": "splits_wrong",
+    keys_of_text = {
+        "bincount only supports": ["bincount_of_dropped"],
+        "is invalid for input of size": ["dropped_forgotten"],
+        "returned an invalid gradient": ["gradient_not_sent"],
+        "Split sizes doesn't match": ["splits_do_not_add_up", "splits_of_forward"],
+        " rows": ["splits_wrong", "splits_of_forward"],
     }
-    return [key for text, key in texts.items() if text in failure.text]
+    return [key for text, keys in keys_of_text.items() if text in failure.text for key in keys]
 
 
 DISPATCH = Task(
@@ -166,4 +171,70 @@ DISPATCH = Task(
     recognise_failure=recognise_exchange,
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=5),
     must_not_change=("x", "experts"),
+)
+
+
+# -- 14.combine ------------------------------------------------------------------------------------------------------
+ARGUMENTS = ("outputs", "weights", "order", "sent", "received")  # what combine gets, in this order
+
+
+def make_combine(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """The choices of a case of dispatch, and outputs and weights for them. factor: the gradient of the result."""
+    inputs = make_dispatch(rng, world_size)
+    for rank, one in enumerate(inputs):
+        rows, one["order"], one["sent"], one["received"] = right_dispatch(inputs, rank)
+        one["outputs"], one["weights"] = rng.tensor(*rows.shape), rng.tensor(*one["experts"].shape).abs()
+        one["factor"] = rng.tensor(*one["x"].shape)
+    return inputs
+
+
+def run_combine(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The result and the gradients of outputs and weights.
+
+    An answer without a gradient or with another shape is returned as a text, under "returned".
+    """
+    leaves = [inputs[name].clone().requires_grad_() for name in ("outputs", "weights")]
+    outputs, weights = (leaf * 1.0 for leaf in leaves)  # as inside a model, where neither is a leaf
+    result = submitted(outputs, weights, *(inputs[name].clone() for name in ARGUMENTS[2:]))
+    if describe_if_detached(result) or result.shape != inputs["factor"].shape:
+        return {"returned": describe_if_detached(result) or f"Tensor{tuple(result.shape)}"}
+    (inputs["factor"] * result).sum().backward()
+    return {"result": result.detach().clone(), "outputs": leaves[0].grad, "weights": leaves[1].grad}
+
+
+def right_combine(inputs: Inputs) -> list[dict[str, Tensor]]:
+    """What every rank has in the end: row by row, each weighted output is added to the result of its token."""
+    zeros = {"result": "factor", "outputs": "outputs", "weights": "weights"}
+    right = [{name: torch.zeros_like(one[like]) for name, like in zeros.items()} for one in inputs]
+    for rank, one in enumerate(inputs):
+        for place, (expert, source, token) in enumerate(right_rows(inputs, rank)):
+            row, owner, of_owner = one["outputs"][place], inputs[source], right[source]
+            choice = owner["experts"][token].tolist().index(expert)
+            of_owner["result"][token] += owner["weights"][token, choice] * row
+            of_owner["weights"][token, choice] = row @ owner["factor"][token]
+            right[rank]["outputs"][place] = owner["weights"][token, choice] * owner["factor"][token]
+    return right
+
+
+def judge_combine(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank has the result and both gradients. Outputs go back in forward, and their gradients in backward."""
+    instead = next((got["returned"] for got in world.outputs if "returned" in got), "")
+    yield expect(not instead, words["combine_returns"].format(instead), mistakes=["no_gradient"])
+    if instead:
+        return
+    for rank, (right, got) in enumerate(zip(right_combine(world.inputs), world.outputs, strict=True)):
+        for name, due in right.items():
+            yield expect_tensor(words[f"combined.{name}"], due, got[name], rank=rank)
+    messages = [[one["outputs"].nbytes, sent_bytes(one)] for one in world.inputs]
+    yield from expect_all_to_alls(world, words["messages_of_combine"], messages)
+
+
+COMBINE = replace(
+    DISPATCH,
+    key="14.combine",
+    signature=f"combine({', '.join(ARGUMENTS)})",
+    make_inputs=make_combine,
+    run_submission=run_combine,
+    judge=judge_combine,
+    must_not_change=ARGUMENTS,
 )

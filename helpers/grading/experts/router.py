@@ -1,0 +1,104 @@
+"""Judges 14.route: which k experts a router chooses for each token, and with which weights their outputs count.
+
+Experts, weights and the gradient of the logits are compared with those of the course's router.
+
+How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
+one case with the generator `rng`; a case is one choice of dtypes and layouts, numbered `rng.case.number`. The second
+calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding one
+Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. `words[…]`
+is a text of messages.yaml, in English and Chinese.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from helpers.grading.experts import LAB
+from helpers.grading.kit.comparisons import expect, with_rule
+from helpers.grading.kit.model_tools import describe_if_detached
+from helpers.grading.kit.tensor_comparisons import expect_tensor
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.tensor_cases import CaseGenerator
+from helpers.parallel.experts import route
+
+words = LAB.messages
+
+BIAS_SIZE = 0.5  # by which biases differ: enough to change choices among scores between 0 and 1
+
+
+def make_route(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Both kinds of scores, each with a bias and without; k is 1, all experts, or between.
+
+    factor: the gradient of the weights with which backward starts.
+    """
+    number = rng.case.number
+    num_experts, tokens = rng.integer(5, 7), rng.integer(4, 7)
+    k = (rng.integer(2, 3), rng.integer(2, 3), 2, 3, 1, num_experts)[number]
+    logits = rng.tensor(tokens, num_experts)
+    # The bias moves tokens to other experts, but not all of them to the same ones.
+    bias = None if number in (2, 3) else BIAS_SIZE * rng.tensor(num_experts).tanh()
+    kind = "softmax" if number % 2 == 0 else "sigmoid"
+    return [{"logits": logits, "k": k, "kind": kind, "bias": bias, "factor": rng.tensor(tokens, k)}]
+
+
+def run_route(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
+    """Experts, weights and the gradient of the logits; what else is returned is left for the judge to describe."""
+    logits = inputs["logits"].clone().requires_grad_()
+    bias = None if inputs["bias"] is None else inputs["bias"].clone()
+    returned = submitted(logits * 1.0, inputs["k"], inputs["kind"], bias)
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        return returned
+    experts, weights = returned
+    can_run_back = not describe_if_detached(weights) and weights.shape == inputs["factor"].shape
+    if can_run_back:
+        (inputs["factor"] * weights).sum().backward()
+    return [experts, weights, logits.grad]
+
+
+def judge_route(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the choice first, then the weights, and then what comes back to the logits."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    is_pair = isinstance(got, list) and len(got) == 3
+    yield expect(is_pair, words["two_tensors"].format(type(got).__name__))
+    if not is_pair:
+        return
+    logits = inputs["logits"].clone().requires_grad_()
+    experts, weights, scores = route(logits, inputs["k"], inputs["kind"], inputs["bias"])
+    (inputs["factor"] * weights).sum().backward()
+    token = first_wrong_row(experts, got[0])
+    biased = scores if inputs["bias"] is None else scores + inputs["bias"]
+    rule = words["choice_rule"].format(token, digits(scores[token]), digits(biased[token]))
+    yield from with_rule(rule, [expect_tensor(words["routed.experts"], experts, got[0])])
+    token = first_wrong_row(weights.detach(), got[1])
+    rule = words["weights_rule"].format(token, digits(scores[token, experts[token]]))
+    yield from with_rule(rule, [expect_tensor(words["routed.weights"], weights.detach(), got[1])])
+    if inputs["k"] > 1:  # a single weight is 1, whatever the logits, so its gradient is what rounding leaves
+        yield expect_tensor(words["routed.logits"], logits.grad, got[2])
+
+
+def first_wrong_row(right: Tensor, got: Any) -> int:
+    """The first row in which the tensors differ; 0 if they have other shapes."""
+    if not isinstance(got, Tensor) or got.shape != right.shape:
+        return 0
+    is_wrong = (got - right).abs().sum(1) > 1e-5 * right.abs().sum(1)
+    return int(is_wrong.int().argmax())
+
+
+def digits(values: Tensor) -> list[float]:
+    """The values with three digits behind the point."""
+    return [round(value, 3) for value in values.tolist()]
+
+
+ROUTE = Task(
+    key="14.route",
+    signature="route(logits, k, kind, bias)",
+    make_inputs=make_route,
+    run_submission=run_route,
+    judge=judge_route,
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=6),
+    must_not_change=("logits", "bias"),
+)
