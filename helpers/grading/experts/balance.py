@@ -18,13 +18,13 @@ words = LAB.messages  # the texts of messages.yaml
 
 
 def make_bias(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The text's example, one rank, perfect balance, all tokens on one expert; then random counts of several ranks.
+    """The text's example, one rank, two equal experts, all tokens on one; then random counts of several ranks.
 
     A case is: the bias of each expert, the counts as [rank][expert], and the rate. In the random cases some expert has
     exactly the mean, or the mean rounded down, or the mean rounded up, in turn.
     """
     cases: list[list[Any]] = [
-        [[0.0, 0.02, -0.01, 0.0], [[5, 1, 0, 2], [1, 4, 2, 1]], 0.001],
+        [[0.0, 0.02, -0.01, 0.0], [[5, 1, 0, 2], [1, 3, 2, 2]], 0.001],
         [[0.1, -0.3, 0.2], [[4, 1, 2]], 0.01],
         [[0.2, -0.1], [[3, 1], [0, 2]], 0.05],
         [[0.0, 0.0, 0.0, 0.0], [[0, 6, 0, 0], [0, 7, 0, 0]], 0.001],
