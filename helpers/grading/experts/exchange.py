@@ -38,12 +38,12 @@ Inputs = Sequence[Mapping[str, Any]]  # of each rank
 def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank has another number of tokens.
 
-    In case 1 some choices go nowhere and an expert gets no row. In case 2 every token chooses the last expert alone. In
+    In case 1 some choices go nowhere and an expert gets no row. In case 2 every token goes to the last expert alone. In
     case 3 rank 0 has one token, which goes nowhere. The other cases drop nothing.
     """
     number, per_rank = rng.case.number, rng.integer(2, 3)
     num_experts = world_size * per_rank
-    k = 1 if number == 2 else rng.integer(2, min(num_experts, 4))
+    k = rng.integer(2, min(num_experts, 4))
     lengths = [rng.integer(3, 7) for _ in range(world_size)]
     lengths[0] = 1 if number == 3 else lengths[0]
     inputs = []
@@ -52,7 +52,7 @@ def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         if number == 1:
             experts[0, 0], experts[experts == num_experts - 1] = NOWHERE, NOWHERE
         elif number == 2:
-            experts.fill_(num_experts - 1)
+            experts.fill_(NOWHERE)[:, -1] = num_experts - 1
         elif number == 3 and rank == 0:
             experts.fill_(NOWHERE)
         inputs.append({"x": rng.tensor(length, 3), "experts": experts, "num_experts": num_experts})
@@ -97,7 +97,8 @@ def judge_dispatch(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns its rows and what combine needs. It sends the counts and then a row per choice."""
     for rank, got in enumerate(world.outputs):
         is_list = isinstance(got, list) and len(got) == 4
-        yield expect(is_list, words["four_tensors"].format(type(got).__name__), rank=rank)
+        num_values = len(got) if isinstance(got, list) else 1
+        yield expect(is_list, words["four_tensors"].format(num_values), rank=rank)
         if not is_list:
             continue
         right = right_dispatch(world.inputs, rank)
@@ -130,36 +131,36 @@ def expect_all_to_alls(world: JudgedWorld, what: Words, expected: Sequence[Seque
 
 
 def name_wrong_row(inputs: Inputs, rank: int, judgement: Judgement, got: Any) -> Judgement:
-    """The judgement of a rank's rows; if only values are wrong, it says which token the first wrong row is."""
+    """The judgement of a rank's rows; where the first wrong row is another token, the sentence says which one."""
     due = right_rows(inputs, rank)
     if judgement.ok or not isinstance(got, Tensor) or got.shape != (len(due), inputs[0]["x"].shape[1]):
         return judgement
-    tokens = [(token, source, row) for source, one in enumerate(inputs) for token, row in enumerate(one["x"])]
     place = next(i for i, (_, source, token) in enumerate(due) if not torch.equal(got[i], inputs[source]["x"][token]))
-    found = [words["token_of"].format(token, source) for token, source, row in tokens if torch.equal(row, got[place])]
-    expert, source, token = due[place]
-    right = words["token_of"].format(token, source)
-    return replace(
-        judgement, message=words["wrong_row"].format(place, (found or [words["no_token"]])[0], right, expert)
-    )
+    expert, *right = due[place]
+    for source, one in enumerate(inputs):
+        for token, row in enumerate(one["x"]):
+            if torch.equal(row, got[place]):
+                return replace(judgement, message=words["wrong_row"].format(place, source, token, *right, expert))
+    return judgement
 
 
 def recognise_exchange(failure: RunFailure) -> list[str]:
     """The hints for a run that ended early, by the text in which the engine or torch describes the failure.
 
-    Of the keys, those count that the task has a hint for.
+    Of the keys, those count that the task has a hint for. Of several texts, the first one decides.
     """
     if failure.kind == "hang" and failure.is_waiting_in("all_to_all"):
         return ["call_skipped"]
     # The engine's texts about rows are "rank 0 sends 2 rows, …" and "rank 0 sends itself 2 rows, but expects 3 rows".
     keys_of_text = {
         "bincount only supports": ["bincount_of_dropped"],
-        "is invalid for input of size": ["dropped_forgotten"],
+        "is invalid for input of size": ["dropped_forgotten", "minlength_missing"],
         "returned an invalid gradient": ["gradient_not_sent"],
+        "splits not equal to group size": ["splits_over_experts"],
         "Split sizes doesn't match": ["splits_do_not_add_up", "splits_of_forward"],
         " rows": ["splits_wrong", "splits_of_forward"],
     }
-    return [key for text, keys in keys_of_text.items() if text in failure.text for key in keys]
+    return next((keys for text, keys in keys_of_text.items() if text in failure.text), [])
 
 
 DISPATCH = Task(

@@ -20,7 +20,8 @@ from helpers.grading.experts import LAB
 from helpers.grading.kit.comparisons import expect, with_rule
 from helpers.grading.kit.model_tools import describe_if_detached
 from helpers.grading.kit.tensor_comparisons import expect_tensor
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations
+from helpers.grading.plain_data import shortened
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, Variations, recognise_errors
 from helpers.grading.tensor_cases import CaseGenerator
 from helpers.parallel.experts import route
 
@@ -45,46 +46,42 @@ def make_route(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_route(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
-    """Experts, weights and the gradient of the logits; what else is returned is left for the judge to describe."""
+    """Experts, weights and the gradient of the logits. What is no pair is returned as it is."""
     logits = inputs["logits"].clone().requires_grad_()
     bias = None if inputs["bias"] is None else inputs["bias"].clone()
     returned = submitted(logits * 1.0, inputs["k"], inputs["kind"], bias)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         return returned
     experts, weights = returned
-    can_run_back = not describe_if_detached(weights) and weights.shape == inputs["factor"].shape
-    if can_run_back:
+    if not describe_if_detached(weights) and weights.shape == inputs["factor"].shape:
         (inputs["factor"] * weights).sum().backward()
-    return [experts, weights, logits.grad]
+    return {"experts": experts, "weights": weights, "logits": logits.grad}
 
 
 def judge_route(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the choice first, then the weights, and then what comes back to the logits."""
     inputs, got = world.inputs[0], world.outputs[0]
-    is_pair = isinstance(got, list) and len(got) == 3
-    yield expect(is_pair, words["two_tensors"].format(type(got).__name__))
-    if not is_pair:
+    yield expect(isinstance(got, dict), words["two_tensors"].format(shortened(got)))
+    if not isinstance(got, dict):
         return
     logits = inputs["logits"].clone().requires_grad_()
     experts, weights, scores = route(logits, inputs["k"], inputs["kind"], inputs["bias"])
     (inputs["factor"] * weights).sum().backward()
-    token = first_wrong_row(experts, got[0])
+    token = worst_row(experts, got["experts"])
     biased = scores if inputs["bias"] is None else scores + inputs["bias"]
     rule = words["choice_rule"].format(token, digits(scores[token]), digits(biased[token]))
-    yield from with_rule(rule, [expect_tensor(words["routed.experts"], experts, got[0])])
-    token = first_wrong_row(weights.detach(), got[1])
+    yield from with_rule(rule, [expect_tensor(words["routed.experts"], experts, got["experts"])])
+    token = worst_row(weights.detach(), got["weights"])
     rule = words["weights_rule"].format(token, digits(scores[token, experts[token]]))
-    yield from with_rule(rule, [expect_tensor(words["routed.weights"], weights.detach(), got[1])])
+    yield from with_rule(rule, [expect_tensor(words["routed.weights"], weights.detach(), got["weights"])])
     if inputs["k"] > 1:  # a single weight is 1, whatever the logits, so its gradient is what rounding leaves
-        yield expect_tensor(words["routed.logits"], logits.grad, got[2])
+        yield expect_tensor(words["routed.logits"], logits.grad, got["logits"])
 
 
-def first_wrong_row(right: Tensor, got: Any) -> int:
-    """The first row in which the tensors differ; 0 if they have other shapes."""
-    if not isinstance(got, Tensor) or got.shape != right.shape:
-        return 0
-    is_wrong = (got - right).abs().sum(1) > 1e-5 * right.abs().sum(1)
-    return int(is_wrong.int().argmax())
+def worst_row(right: Tensor, got: Any) -> int:
+    """The row of the largest difference, which the sentence names; 0 if the tensors have other shapes."""
+    has_rows = isinstance(got, Tensor) and got.shape == right.shape
+    return int((got - right).abs().amax(1).argmax()) if has_rows else 0
 
 
 def digits(values: Tensor) -> list[float]:
@@ -98,6 +95,7 @@ ROUTE = Task(
     make_inputs=make_route,
     run_submission=run_route,
     judge=judge_route,
+    recognise_failure=recognise_errors({"'NoneType'": "bias_is_none", "inplace operation": "scores_changed"}),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=6),
     must_not_change=("logits", "bias"),
