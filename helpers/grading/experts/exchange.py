@@ -194,13 +194,12 @@ def run_combine(submitted, inputs: dict[str, Any], context: RankContext) -> dict
 
     An answer without a gradient or with another shape is returned as a text, under "returned".
     """
-    leaves = [inputs[name].clone().requires_grad_() for name in ("outputs", "weights")]
-    outputs, weights = (leaf * 1.0 for leaf in leaves)  # as inside a model, where neither is a leaf
+    outputs, weights = (inputs[name].clone().requires_grad_() for name in ("outputs", "weights"))
     result = submitted(outputs, weights, *(inputs[name].clone() for name in ARGUMENTS[2:]))
     if describe_if_detached(result) or result.shape != inputs["factor"].shape:
         return {"returned": describe_if_detached(result) or f"Tensor{tuple(result.shape)}"}
     (inputs["factor"] * result).sum().backward()
-    return {"result": result.detach().clone(), "outputs": leaves[0].grad, "weights": leaves[1].grad}
+    return {"result": result.detach().clone(), "outputs": outputs.grad, "weights": weights.grad}
 
 
 def right_combine(inputs: Inputs) -> list[dict[str, Tensor]]:
