@@ -63,7 +63,6 @@ ALSO = {
     ),  # with 2 or 5 ranks, if there are several replicas, each is one rank
     ("09.norm", "copies_counted_each"): ("sharded_divided",),  # with 2 or 5 ranks there is no stage with several ranks
     ("12.save", "told_too_early"): ("told_before_the_end",),  # before the file has its name it has not been closed
-    ("14.combine", "gathers_everything"): ("unknown_to_autograd",),  # what is gathered as an object has no gradient
     ("wb.experts", "weights_forgotten"): ("router_gets_nothing",),  # nothing of the output depends on the router
 }
 
