@@ -32,6 +32,7 @@ from helpers.specs.mesh import Mesh
 
 # Each axis borrows the colour and texture of a kind of the palette, whose name means nothing here.
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
+EXPERT_KINDS = {"edp": "gradients", "ep": "communication"}  # the two axes into which dp x cp is divided for experts
 CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit
 _MOST_RANKS = 512  # of mesh_scene; the boxes of more ranks could not be read
 _LINE = 22.0  # pixels from one line of the legend to the next
@@ -45,7 +46,7 @@ _STRIP, _LINE_PITCH, _NAME, _SMALL, _TALL, _LOW = 7.0, 15.0, 13.0, 9.7, 60.0, 31
 
 def axis_style(axis: str) -> dict[str, str]:
     """Fill and texture of an axis of the mesh, the same in every picture."""
-    return kind_style(AXIS_KINDS[axis])
+    return kind_style((AXIS_KINDS | EXPERT_KINDS)[axis])
 
 
 def members_text(group: list[int], most: int = 10) -> str:
@@ -118,16 +119,19 @@ class NodeLayout:
         return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **style)
 
 
-def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, title: str = "") -> Scene:
+def mesh_scene(
+    mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, title: str = "", names: Iterable[str] = AXIS_KINDS
+) -> Scene:
     """A Scene of a mesh such as Mesh(pp=2, dp=2, tp=4): nodes as frames, ranks as boxes with their coordinates.
 
     The group of `rank` along each axis has the colour and texture of that axis; the text below says which ranks it
     holds and whether it stays inside a node. Without a `rank` no group is marked. Axes of size 1 are left out.
+    names: the axes, in the order of a rank's coordinates, such as edp, ep and tp for experts.
     Raises ValueError for a node without GPUs, a rank outside the mesh, or more than 512 ranks.
     """
     _check(mesh, gpus_per_node, rank)
     # The axes that have more than one rank, and their sizes. A mesh of one rank is drawn as dp 1.
-    axes = {name: getattr(mesh, name) for name in AXIS_KINDS if getattr(mesh, name) > 1} or {"dp": 1}
+    axes = {name: getattr(mesh, name) for name in names if getattr(mesh, name) > 1} or {"dp": 1}
     layout = _node_layout(mesh, axes, gpus_per_node)
     title = title or "Device mesh: " + " × ".join(f"{name} {size}" for name, size in axes.items())
     caption = f"Each rank with its place ({', '.join(axes)})" if layout.has_coordinates else "Each rank by its number"
@@ -160,6 +164,8 @@ def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
 def _coordinates(mesh: Mesh, axes: Iterable[str], rank: int) -> dict[str, int]:
     """The place of a rank on each of these axes, in their order."""
     coordinates = mesh.coordinates(rank)
+    if "edp" in axes:
+        coordinates["edp"] = mesh.ranks_along("edp", rank).index(rank)
     return {name: coordinates[name] for name in axes}
 
 

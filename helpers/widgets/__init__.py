@@ -11,6 +11,7 @@ CollectiveExplorer    any collective and algorithm, step by step: which rank has
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
 DialogueView          a worked interview, turn by turn, in which the learner answers before the candidate does
 DrillView             a function to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
+ExpertsExplorer       an expert layer: load of each expert, dropped rows, bytes with and without deduplication
 FaultExplorer         a week of a job that fails: nodes, rate, save, repair, interval; how often it should save
 LongContextExplorer   context parallelism by a ring, an all-gather and Ulysses: seconds, bytes sent and held, imbalance
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
@@ -48,6 +49,7 @@ __getattr__ = import_on_demand(
         "clock": ("Clock",),
         "collective_explorer": ("CollectiveExplorer",),
         "data_parallel_explorer": ("DataParallelExplorer", "OverlapExplorer"),
+        "experts_explorer": ("ExpertsExplorer",),
         "fault_explorer": ("FaultExplorer",),
         "guess_results": ("my_calibration", "my_guesses", "votes"),
         "guess_view": ("guess",),
@@ -70,7 +72,7 @@ __getattr__ = import_on_demand(
 
 __all__ = [
     "Clock", "CollectiveExplorer", "CourseMap", "DataParallelExplorer", "DialogueView", "DrillView",
-    "FaultExplorer", "LongContextExplorer", "MemoryExplorer",
+    "ExpertsExplorer", "FaultExplorer", "LongContextExplorer", "MemoryExplorer",
     "MeshExplorer", "MockView", "OverlapExplorer", "PipelineExplorer", "PrecisionExplorer", "ProgressView", "QuizView",
     "RoundView", "ScalingExplorer", "StrategyExplorer", "TensorSplitExplorer", "TimelineExplorer", "TraceExplorer",
     "ZeroExplorer", "course_map", "guess", "my_calibration", "my_guesses", "reveal", "votes",
