@@ -43,18 +43,18 @@ def expert_load_scene(
             items.append(Rect(x=x, width=width, tooltip=tip, **above, **kind_style("waiting")))
         if len(load) <= 16:
             items.append(centred_label(x + width / 2, bottom + 11, f"{expert}", 11))
-    items += _level(words("mean", rows=mean), bottom - mean * scale)
-    if capacity is not None and abs(capacity - mean) * scale > 12:  # where both texts have room
-        items += _level(words("capacity", rows=capacity), bottom - capacity * scale)
+    items += _level(words("mean", rows=mean), bottom - mean * scale, text_below=3)
+    if capacity is not None and (capacity - mean) * scale > 7:  # where both texts have room
+        items += _level(words("capacity", rows=capacity), bottom - capacity * scale, text_below=-3)
     items.append(Label(x=_LEFT, y=bottom + 28, text=words("experts", ranks=ranks), size=11, colour="muted"))
     text = words("load", most=max(load), times=f"{max(load) / mean:.2f}")
     return Scene(height=bottom + 28 + MARGIN, title=title, summary=summary or text, items=items)
 
 
-def _level(text: str, y: float) -> Iterator[Line | Label]:
-    """A dashed line over all bars, with a text on the right."""
+def _level(text: str, y: float, *, text_below: float) -> Iterator[Line | Label]:
+    """A dashed line over all bars, with a text on the right, so many pixels lower."""
     yield Line(x1=_LEFT, y1=y, x2=WIDTH - _RIGHT, y2=y, colour="ink", width=1.5, dashed=True)
-    yield Label(x=WIDTH - _RIGHT + 5, y=y, text=text, size=11)
+    yield Label(x=WIDTH - _RIGHT + 5, y=y + text_below, text=text, size=11)
 
 
 def dispatch_scene(choices: Sequence[Sequence[Sequence[int]]], num_experts: int, *, title: str) -> Scene:

@@ -1,0 +1,386 @@
+"""Runs and draws chapter 14: a layer of experts in one process and on ranks, its load, and the gradients of experts.
+
+Functions that take `ranks`, a pool of live processes, are called in the notebook; `ranks.run(f)` calls f on every rank
+and returns the list of results. Names that end in `_scene` return a Scene, a picture. Legend: T = tokens, h = hidden,
+E = experts, k = choices of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from helpers.draw import Axis, Part, Scene, curves_scene, memory_scene, mesh_scene, parts_scene
+from helpers.draw.chapters.experts import dispatch_scene
+from helpers.draw.scene import stacked_scene
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Training, check_predicted
+from helpers.parallel.experts import ExpertParallel, MixtureOfExperts, count_choices, expert_layers, route, with_experts
+from helpers.parallel.experts.experts_on_ranks import global_norm
+from helpers.predict.memory import memory
+from helpers.predict.time.dualpipe import DualPipeParts
+from helpers.predict.time.stacks import DEEPSEEK, MEGATRON_CORE
+from helpers.predict.time.step import dualpipe_step_parts, step_time
+from helpers.predict.traffic.expert_messages import expert_parallel_traffic
+from helpers.ranks import Ranks
+from helpers.records import CommLog
+from helpers.specs import GPUS, LINKS, ROUTED, Cluster, Plan
+from helpers.specs.hardware import INTRA
+from helpers.specs.mesh import Mesh
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
+
+NUM_EXPERTS, TOP_K, SEQUENCES, CONTEXT = 8, 2, 32, 32  # of this chapter's GPT, and of its batch
+# DeepSeekMoE 16B (Dai et al. 2024, section 5.1, and its published configuration): 64 experts, top 6, and 2 shared ones.
+DEEPSEEK_MOE = replace(
+    ROUTED["olmoe-1b-7b"], num_layers=28, ffn_hidden=1408, vocab=102_400, top_k=6, shared_experts=2, dense_layers=1,
+    dense_ffn=10_944, query_key_norm="none",
+)  # fmt: skip
+
+
+# ---- what a layer is ----
+
+
+def opening_scene() -> Scene:
+    """Two rows per token, before dispatch and after it, on four ranks with two experts each."""
+    torch.manual_seed(0)
+    experts = route(torch.randn(4, 8, NUM_EXPERTS).flatten(0, 1), TOP_K)[0]
+    title = "4 ranks, 8 experts, top 2: rank r holds experts 2r and 2r + 1, and rows of tokens travel"
+    return dispatch_scene(experts.view(4, 8, TOP_K).tolist(), NUM_EXPERTS, title=title)
+
+
+def parameters_table() -> str:
+    """Lines: the parameters of published models in all, and those that compute one token."""
+    lines = [f"{'':<18}{'experts':>9}{'top':>5}{'all':>10}{'active':>10}"]
+    for name, model in {"deepseekmoe-16b": DEEPSEEK_MOE, **ROUTED}.items():
+        counts = f"{model.num_params / 1e9:>8.2f} B{model.active_params / 1e9:>8.2f} B"
+        lines.append(f"{name:<18}{model.num_experts:>9}{model.top_k:>5}{counts}")
+    return "\n".join(lines)
+
+
+def memory_by_ep_scene() -> Scene:
+    """The memory of one of 64 GPUs that train DeepSeekMoE 16B under ZeRO-1, with its experts divided or not."""
+    bars = {
+        f"EP {ep}, {DEEPSEEK_MOE.num_experts // ep} experts per layer": memory(DEEPSEEK_MOE, Plan(dp=64, zero=1, ep=ep))
+        for ep in (1, 8, 64)
+    }
+    title = "DeepSeekMoE 16B on 64 GPUs, ZeRO-1, one sequence of 4,096 tokens per GPU"
+    return memory_scene(bars, capacity=80e9, capacity_name="one H100", title=title)
+
+
+# ---- one layer, in one process and on ranks ----
+
+
+def new_gpt(**config) -> GPT:
+    """A small GPT with 8 experts per layer, of which a token gets 2 by sigmoid scores."""
+    options = dict(num_experts=NUM_EXPERTS, top_k=TOP_K, expert_hidden=32, router="sigmoid", **config)
+    return with_experts(GPT(GPTConfig.tiny(context=CONTEXT)), **options)
+
+
+@cache
+def trained_weights(steps: int) -> Tensors:
+    """The weights of `new_gpt` after so many steps in one process, in float64, without any help for balance."""
+    torch.manual_seed(0)
+    model = new_gpt().double()
+    optimizer = AdamW(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        inputs, targets = characters().batch(step, 16, CONTEXT)
+        optimizer.zero_grad()
+        token_loss(model(inputs), targets).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def gpt_with(weights: Tensors) -> GPT:
+    model = new_gpt().double()
+    model.load_state_dict(weights)
+    return model
+
+
+def second_layer() -> tuple[MixtureOfExperts, Tensor]:
+    """The second layer of experts of a GPT after ten steps, and 1,024 tokens of text as they reach it, (T, h)."""
+    model, found = gpt_with(trained_weights(10)), []
+    layer = expert_layers(model)[1]
+    hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].detach().flatten(0, 1)))
+    with torch.no_grad():
+        model(characters().batch(10, SEQUENCES, CONTEXT)[0])
+    hook.remove()
+    return layer, found[0]
+
+
+def named(out: Tensor, x: Tensor, layer: MixtureOfExperts) -> Tensors:
+    """The output, and the gradients of tokens and weights, by name."""
+    gradients = {f"{name}.grad": parameter.grad for name, parameter in layer.named_parameters()}
+    return {"output": out.detach(), "x.grad": x.grad} | gradients
+
+
+def on_a_rank(
+    compute: Callable[..., Tensor], layer: MixtureOfExperts, tokens: Tensor
+) -> tuple[Tensors, list[CommLog], list[int]]:
+    """On a rank: output and gradients, joined from all ranks; this rank's messages; its choices of each expert.
+
+    compute(x, layer) gets this rank's tokens and the layer with this rank's experts. The messages are those of forward
+    and those of backward.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for name, full in list(layer.experts.named_parameters()):
+        setattr(layer.experts, name, nn.Parameter(full.detach().chunk(size)[rank].clone()))
+    x = tokens.chunk(size)[rank].clone().requires_grad_()
+    with record_comms() as forward:
+        out = compute(x, layer)
+    with record_comms() as backward:
+        out.square().sum().backward()
+    found: list = [None] * size
+    dist.all_gather_object(found, named(out, x, layer))
+    joined = {name: torch.cat([one[name] for one in found]) for name in found[0] if not name.startswith("router")}
+    joined["router.weight.grad"] = sum(one["router.weight.grad"] for one in found)  # of the tokens of all ranks
+    choices = count_choices(route(layer.router(x), TOP_K, "sigmoid")[0], NUM_EXPERTS)
+    return joined, [forward.log, backward.log], choices.tolist()
+
+
+def compare_layer(ranks: Ranks, compute: Callable[..., Tensor]) -> tuple[list[list[CommLog]], str]:
+    """Run a layer on the ranks. Returns for each rank the messages of forward and of backward, and a verdict.
+
+    AssertionError where output or gradients differ from those of one process, RuntimeError where a rank passed other
+    messages than predicted.
+    """
+    layer, tokens = second_layer()
+    found, logs, rows = zip(*ranks.run(on_a_rank, compute, layer, tokens), strict=True)
+    x = tokens.clone().requires_grad_()
+    out = layer(x)
+    out.square().sum().backward()
+    for rank, (forward, backward) in enumerate(logs):
+        predicted = expert_parallel_traffic(rows, rank=rank, hidden=x.shape[1], dtype_bytes=x.element_size())
+        measured = [event.payload_bytes for event in (*forward.events, *backward.events)]
+        check_predicted(measured, [event.payload_bytes for event in predicted.events], f"rank {rank} ")
+    return list(logs), assert_equal(named(out, x, layer), list(found))
+
+
+def messages_scene(logs: Sequence[Sequence[CommLog]]) -> Scene:
+    """The payloads of dispatch and combine of each rank, in forward. logs: as `compare_layer` returns them."""
+    rows, ends = {}, {}
+    for rank, (forward, _) in enumerate(logs):
+        _, dispatch, combine = (event.payload_bytes for event in forward.events)
+        rows[f"rank {rank}"] = [
+            Part(text="dispatch", kind="communication", size=dispatch),
+            Part(text="combine", kind="buffers", size=combine),
+        ]
+        ends[f"rank {rank}"] = f"{dispatch:,} B and {combine:,} B"
+    title = "Payloads of a forward pass, counted; each is the predicted number of bytes"
+    return parts_scene(rows, ends=ends, title=title)
+
+
+# ---- trainings ----
+
+
+class ExpertRank(DataParallelRanks):
+    """A rank with its own rows of the batch and its own experts.
+
+    ep: how many ranks share the experts; None for all. average(dense, experts, data_group, replica_group) completes
+    the gradients; None takes ExpertParallel's own. `state` has the experts of all ranks, and "load": the choices of
+    each expert, by step and layer.
+    """
+
+    def __init__(self, model: nn.Module, training: Training, ep: int | None = None, average: Callable | None = None):
+        rank, world = dist.get_rank(), dist.get_world_size()
+        size, self.average, self.load = ep or world, average, []
+        groups = [dist.new_group(range(start, start + size)) for start in range(0, world, size)]
+        replicas = [dist.new_group(range(start, world, size)) for start in range(size)]
+        self.group, self.replica_group = groups[rank // size], replicas[rank % size]
+        options = dict(data_group=dist.group.WORLD, replica_group=self.replica_group)
+        self.parallel = ExpertParallel(model, self.group, **options)
+        super().__init__(model, training)
+
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        found = super().step(inputs, targets)
+        self.load.append(torch.stack([layer.counts for layer in expert_layers(self.model)]))
+        for layer in expert_layers(self.model):
+            layer.update_bias()  # also resets the counts
+        return found
+
+    def after_backward(self) -> None:
+        if self.average is None:
+            self.parallel.average_gradients()
+            return
+        experts = [each.grad for layer in expert_layers(self.model) for each in layer.experts.parameters()]
+        dense = [each.grad for name, each in self.model.named_parameters() if ".experts." not in name]
+        self.average(dense, experts, dist.group.WORLD, self.replica_group)
+
+    def clip(self, max_norm: float) -> Tensor:
+        norm = global_norm(self.model, self.group)
+        for parameter in self.model.parameters():
+            parameter.grad *= min(1.0, float(max_norm / norm))
+        return norm
+
+    def state(self) -> Tensors:
+        found = super().state()
+        for name in [name for name in found if ".experts." in name]:
+            pieces = [torch.empty_like(found[name]) for _ in range(dist.get_world_size(self.group))]
+            dist.all_gather(pieces, found[name].contiguous(), group=self.group)
+            found[name] = torch.cat(pieces)
+        return found | {"load": torch.stack(self.load)}
+
+
+def training(*, steps: int, sequences: int = SEQUENCES, bias_rate: float = 0.0, **options) -> Training:
+    """The chapter's training: a GPT with experts on the course's text. options: fields of Training."""
+    return Training(
+        model=lambda: new_gpt(bias_rate=bias_rate), steps=steps,
+        batch=lambda step: characters().batch(step, sequences, CONTEXT), **{"options": dict(lr=3e-3), **options},
+    )  # fmt: skip
+
+
+def training_verdict(ranks: Ranks) -> str:
+    """Three steps on four ranks, each with its own experts, compared with one process. AssertionError if they differ."""
+    three = training(steps=3, sequences=8)
+    three = replace(three, model=lambda: new_gpt().double())
+    found = [{n: t for n, t in each.items() if n != "load"} for each in ranks.run(three.under(ExpertRank).run)]
+    return assert_equal(three.run(), found, atol=KEY_BIAS_ROUNDING)
+
+
+def busiest_by_step(ranks: Ranks, *, bias_rate: float, steps: int = 200) -> list[float]:
+    """For each step of a training the choices of the busiest expert of the second layer, in parts of the mean."""
+    load = ranks.run(training(steps=steps, bias_rate=bias_rate).under(ExpertRank).run)[0]["load"][:, 1].double()
+    return (load.max(-1).values / load.mean(-1)).tolist()
+
+
+def mean_of_last(curve: Sequence[float], steps: int = 50) -> float:
+    return sum(curve[-steps:]) / steps
+
+
+def busiest_choice(curve: Sequence[float]) -> str:
+    """Where a curve of `busiest_by_step` ends, as a choice of guess `14.alone`."""
+    last = mean_of_last(curve)
+    return "below 1.3 times" if last < 1.3 else "1.3 to 2 times" if last < 2 else "above 2 times"
+
+
+def balance_scene(curves: Mapping[str, Sequence[float]]) -> Scene:
+    """Curves of `busiest_by_step` by name, each the mean of ten steps."""
+    points = {
+        f"{name}: {mean_of_last(curve):.2f}": [
+            (end, sum(curve[end - 10 : end]) / 10) for end in range(10, len(curve) + 1)
+        ]
+        for name, curve in curves.items()
+    }
+    title = "The busiest expert's choices, in parts of the mean; at the end the mean of 50 steps"
+    return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3)), title=title)
+
+
+# ---- the factor ----
+
+
+def first_step(ranks: Ranks, average: Callable[..., None] | None, ep: int = 4, **options) -> Tensors:
+    """Weights and gradients after one step on four ranks, from a GPT that was trained for 100 steps."""
+    weights = trained_weights(100)
+    one = replace(training(steps=1, sequences=16, **options), model=lambda: gpt_with(weights))
+    return ranks.run(one.under(ExpertRank, ep=ep, average=average).run)[0]
+
+
+def norm_of(tensors: Tensors, *, of_experts: bool, minus: Mapping[str, Tensor] | None = None) -> float:
+    """The norm of the tensors of experts or of all others, together; minus: what is subtracted from each before."""
+    chosen = {name: tensor for name, tensor in tensors.items() if (".experts." in name) == of_experts}
+    differences = (tensor if minus is None else tensor - minus[name] for name, tensor in chosen.items())
+    return sum(each.square().sum() for each in differences).sqrt().item()
+
+
+PARTS = {"experts": True, "all others": False}  # the parameters in a row of a picture, and whether they are of experts
+
+
+def norms_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, float]:
+    """How many times too large the gradients of a step are, by norm, and this factor for experts over four ranks.
+
+    average(dense, experts, data_group, replica_group) completes the gradients, as ExpertRank calls it.
+    """
+    factors, options = {}, dict(max_norm=1e9)  # so that the norm is measured and nothing is clipped
+    for ep in (4, 2):
+        right, wrong = (first_step(ranks, each, ep, **options) for each in (None, average))
+        gradients = [{n: t for n, t in each.items() if n.endswith(".grad")} for each in (wrong, right)]
+        for part, of_experts in PARTS.items():
+            wrong_norm, right_norm = (norm_of(each, of_experts=of_experts) for each in gradients)
+            factors[f"EP {ep}, {part}"] = wrong_norm / right_norm
+        factors[f"EP {ep}, all together"] = (wrong["norms"][0] / right["norms"][0]).item()
+    title = "Norm of the gradients with the mistake, divided by the right norm"
+    return factors_scene(factors, title=title), factors["EP 4, experts"]
+
+
+def steps_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, str]:
+    """How many times too far the weights move in one step, by optimizer, and a choice of guess `14.hides`."""
+    factors, before, sgd = {}, trained_weights(100), dict(optimizer=SGD, options=dict(lr=0.1))
+    for name, options in {"AdamW": {}, "SGD": sgd, "SGD, clipped to norm 0.1": sgd | dict(max_norm=0.1)}.items():
+        found = [first_step(ranks, each, **options) for each in (average, None)]
+        moved = [{n: t for n, t in each.items() if n in before} for each in found]
+        for part, of_experts in PARTS.items():
+            wrong, right = (norm_of(each, of_experts=of_experts, minus=before) for each in moved)
+            factors[f"{name}: {part}"] = wrong / right
+    shown = [name for name in ("AdamW", "SGD") if factors[f"{name}: experts"] > 2]
+    choice = {0: "with neither", 1: f"with {shown[0]}" if shown else "", 2: "with both"}[len(shown)]
+    return factors_scene(
+        factors, title="How far the weights move in one step with the mistake, divided by without"
+    ), choice
+
+
+def factors_scene(factors: Mapping[str, float], *, title: str) -> Scene:
+    """A bar per factor, in one colour for experts and in another for the rest."""
+    rows = {
+        name: [Part(text="", kind="gradients" if name.endswith("experts") else "buffers", size=factor)]
+        for name, factor in factors.items()
+    }
+    return parts_scene(rows, ends={name: f"{factor:.3f}" for name, factor in factors.items()}, title=title)
+
+
+def losses_apart(ranks: Ranks, average: Callable[..., None], steps: int = 40) -> float:
+    """The largest difference of the losses of AdamW with the mistake and without, in parts of the loss."""
+    runs = (training(steps=steps, sequences=16).under(ExpertRank, average=each) for each in (None, average))
+    right, wrong = (ranks.run(run.run)[0]["losses"] for run in runs)
+    return ((wrong - right).abs() / right).max().item()
+
+
+# ---- meshes, and a step of DeepSeek-V3 ----
+
+
+def groups_scene(mesh: Mesh) -> Scene:
+    """The groups of rank 0 for dense parameters and for those of experts."""
+    dense = mesh_scene(
+        mesh, title="Dense parameters: gradients are added up over dp, and divided by dp", names=("dp", "tp")
+    )
+    title = "Experts: tokens travel over ep; gradients are added up over edp, and divided by dp"
+    experts = mesh_scene(mesh, title=title, names=("edp", "ep", "tp"))
+    return stacked_scene(dense, experts, title="Which groups average what")
+
+
+# Zhao et al. 2025 (Insights into DeepSeek-V3), table 4, MPFT: 1F, bubble, 1B, 1W, 1F1B and opt, in seconds.
+PUBLISHED_STEP = DualPipeParts(1.13, 2.06, 1.99, 0.48, 13.95, 0.29)
+# DeepSeek-V3, sections 3.2 and 4.2. The micro-batch and the division of 61 layers are not published: 1, and 15 x 4 + 1.
+V3_PLAN = Plan(
+    pp=16, dp=128, ep=64, zero=1, num_microbatches=120, fp8=True, recompute="selective", precision="mixed_fp32_grads",
+    last_stage_layers=1,
+)  # fmt: skip
+_PARTS = {  # field of DualPipeParts -> its kind in the picture, and its name
+    "overlapped": ("forward", "forward with backward"), "forward": ("buffers", "forward alone"),
+    "backward_input": ("input_grad", "backward alone"), "backward_weight": ("weight_grad", "weight gradients"),
+    "bubble": ("waiting", "bubble"), "optimizer": ("optimizer", "optimizer"),
+}  # fmt: skip
+
+
+def dualpipe_scene() -> tuple[Scene, float]:
+    """A step of DeepSeek-V3 on 2,048 H800s, published and predicted, and predicted without overlap; its ratio."""
+    model = ROUTED["deepseek-v3"]
+    cluster = Cluster(
+        gpu=GPUS["H800"], gpus_per_node=8, num_nodes=256, intra=INTRA["H800"], inter=LINKS["400 Gb/s"], network_cards=8
+    )
+    predicted = dualpipe_step_parts(model, V3_PLAN, cluster, DEEPSEEK)
+    plain = step_time(model, V3_PLAN, cluster, MEGATRON_CORE).seconds
+    rows = {
+        name: [Part(text="", kind=kind, size=getattr(parts, field)) for field, (kind, _) in _PARTS.items()]
+        for name, parts in {"published": PUBLISHED_STEP, "predicted": predicted}.items()
+    }
+    rows["without overlap, predicted"] = [Part(text="", kind="other", size=plain)]
+    seconds = (PUBLISHED_STEP.seconds, predicted.seconds, plain)
+    ends = {name: f"{each:.1f} s" for name, each in zip(rows, seconds, strict=True)}
+    title = "A step of DeepSeek-V3 on 2,048 H800s: 15,360 sequences of 4,096 tokens"
+    return parts_scene(rows, ends=ends, legend=dict(_PARTS.values()), title=title), plain / predicted.seconds
