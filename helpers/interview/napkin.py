@@ -24,7 +24,7 @@ from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
 from helpers.learner.yaml_file import AnyWords, read_record, read_yaml
 from helpers.quantities.units import format_bytes, format_count, format_seconds
-from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
+from helpers.specs import GPU, GPUS, LINKS, PRESETS, ROUTED, Link, ModelSpec
 
 FILE = Path(__file__).with_name("napkin.yaml")
 
@@ -40,8 +40,8 @@ def link(name: str) -> Link:
 
 
 def model(name: str) -> ModelSpec:
-    """A model of helpers.specs by its name."""
-    return PRESETS[name]
+    """A model of helpers.specs by its name, with experts or without."""
+    return {**PRESETS, **ROUTED}[name]
 
 
 def _power(value: float) -> str:
