@@ -15,6 +15,7 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     torch_trainer            PyTorch's own parts as a trainer, for chapter 09 (composing)
     myths, myths_simulated   widespread claims that a run refutes, one function each
     myths_long_context       such claims about context parallelism
+    myths_experts            such claims about mixtures of experts
     strategies               runs each core file that the page notebooks/strategies.ipynb shows
     sources                  the code of old articles that the page notebooks/sources.ipynb runs
     take_it_to_work          the folder and the terminal of the page notebooks/take_it_to_work.ipynb
@@ -31,5 +32,5 @@ that the run and the declared answer differ. Nothing here is translated: the cho
 has the Chinese.
 
 Nothing else imports a chapter. The interview (helpers/interview) has a list of myths, which names functions of
-`myths.py`, `myths_simulated.py` and `myths_long_context.py` by their dotted path.
+`myths.py`, `myths_simulated.py`, `myths_long_context.py` and `myths_experts.py` by their dotted path.
 """

@@ -6,7 +6,7 @@ first two ranks. What the claim would make of each number, and the text around i
 `helpers/interview/myths.yaml`, which names these functions by their dotted path. The interview page shows them; chapter
 05 uses one. Some need no rank, and take the pool because all are called alike; among them are those of
 myths_simulated.py, which simulate or use published numbers. Claims about context parallelism are refuted in
-myths_long_context.py.
+myths_long_context.py, and those about mixtures of experts in myths_experts.py.
 
 `record_comms` records the messages that a rank sends, and `record_memory` the bytes that it holds. The strategies are
 this course's own: `Zero1` and `Zero3` are stages of ZeRO, and `Trainer` trains under a `Plan`, which says how many
