@@ -273,7 +273,7 @@ def balance_scene(curves: Mapping[str, Sequence[float]]) -> Scene:
         for name, curve in curves.items()
     }
     title = "The busiest expert's choices, in parts of the mean; at the end the mean of 50 steps"
-    return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3)), title=title)
+    return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3, 4)), title=title)
 
 
 # ---- the factor ----
@@ -308,7 +308,7 @@ def norms_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, floa
         for part, of_experts in PARTS.items():
             wrong_norm, right_norm = (norm_of(each, of_experts=of_experts) for each in gradients)
             factors[f"EP {ep}, {part}"] = wrong_norm / right_norm
-        factors[f"EP {ep}, all together"] = (wrong["norms"][0] / right["norms"][0]).item()
+        factors[f"EP {ep}, norm for clipping"] = (wrong["norms"][0] / right["norms"][0]).item()
     title = "Norm of the gradients with the mistake, divided by the right norm"
     return factors_scene(factors, title=title), factors["EP 4, experts"]
 
@@ -325,7 +325,7 @@ def steps_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, str]
     shown = [name for name in ("AdamW", "SGD") if factors[f"{name}: experts"] > 2]
     choice = {0: "with neither", 1: f"with {shown[0]}" if shown else "", 2: "with both"}[len(shown)]
     return factors_scene(
-        factors, title="How far the weights move in one step with the mistake, divided by without"
+        factors, title="How far the weights move in one step with the mistake, divided by the right distance"
     ), choice
 
 

@@ -1,6 +1,6 @@
 """Provides what the cells of the interview chapter call: pictures, comparisons with one process, and lines of text.
 
-The cells show the subject's own code, such as a mixture of experts or the loop that loses work to failures. The
+The cells show the subject's own code, such as the loop that loses work to failures. The
 functions here run this code on live ranks, compare it with one process, or format what it found. "Lines" are one text.
 Where a docstring names a guess, such as guess `interview.batch`, the cell passes the first returned value to `reveal`,
 or the value that the docstring names. That value is one of the guess's choices, or its number (the rule is in
@@ -9,7 +9,6 @@ helpers/chapters/__init__.py). "Model states" are the weights, the gradients and
 how many GPUs                    the model states of a model, and the GPUs that hold them
 which strategy                   who talks to whom on each axis, and what the planner advises on each network
 claims                           wrong and true claims to judge
-experts                          a mixture of experts, compared with one process
 the compiler and new weights     graphs that torch.compile gets; what PPO and GRPO need, which generate with new weights
 a job that runs for months       how often to save, slow steps in a log, and going on with fewer ranks
 older questions                  LLaMA 65B on four V100s, the planner's answers, and two very wide layers
@@ -140,35 +139,6 @@ def refuted_line(refutations: Sequence[Refutation]) -> str:
     problems = [sentence for one in refutations for sentence in one.problems]
     assert not problems, problems
     return f"This wrong claim and {len(refutations) - 1} others were run on four ranks; each run contradicts its claim"
-
-
-# -- experts ---------------------------------------------------------------------------------------------------------
-def routed_tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, chosen experts, their weights, and experts, for four ranks with eight tokens and one expert each.
-
-    tokens: (4 ranks, 8, 16). chosen, weights: (4, 8, 2), for the two experts of a token. experts: (4, 16, 16), one
-    matrix per rank. The router scores each expert half a point lower than the one before.
-    """
-    torch.manual_seed(0)
-    tokens, scores = torch.randn(4, 8, 16).double(), torch.randn(4, 8, 4).double()
-    experts = torch.randn(4, 16, 16).double()
-    weights, chosen = (scores - torch.arange(4) / 2).softmax(-1).topk(2)
-    return tokens, chosen, weights, experts
-
-
-def tokens_per_expert(ranks: Ranks, moe: Callable[..., tuple[Tensor, int]]) -> list[int]:
-    """Count the tokens of four experts under `routed_tokens`. Guess `interview.busiest`: `reveal` gets the largest.
-
-    moe(tokens, chosen, weights, experts) gets one rank's part, and returns its output, (8, 16), and how many tokens
-    came to its expert. AssertionError where the output differs from one process.
-    """
-    tokens, chosen, weights, experts = routed_tokens()
-    shares = [(*share, experts) for share in zip(tokens, chosen, weights, strict=True)]
-    outs, load = zip(*ranks.run(lambda: moe(*shares[dist.get_rank()])), strict=True)
-    every = torch.einsum("rth,ehk->rtek", tokens, experts).relu().gather(2, chosen[..., None].expand(4, 8, 2, 16))
-    torch.testing.assert_close(torch.stack(outs), (every * weights[..., None]).sum(2), rtol=1e-10, atol=1e-12)
-    assert sum(load) == chosen.numel()
-    return list(load)
 
 
 # -- the compiler and new weights ------------------------------------------------------------------------------------
