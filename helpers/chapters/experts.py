@@ -239,7 +239,7 @@ def training(*, steps: int, sequences: int = SEQUENCES, bias_rate: float = 0.0, 
 
 
 def training_verdict(ranks: Ranks) -> str:
-    """Three steps on four ranks, each with its own experts, compared with one process. AssertionError if they differ."""
+    """Three steps on four ranks with their own experts, compared with one process. AssertionError if they differ."""
     three = replace(training(steps=3, sequences=8), model=lambda: new_gpt().double())
     alone, *found = (
         {name: tensor for name, tensor in each.items() if not name.endswith(("load", "counts"))}

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from helpers import draw
 from helpers.draw import Axis, Line, Matrix, Part, Rect, zero_messages, zero_shares
+from helpers.draw.chapters.experts import dispatch_scene, expert_load_scene
 from helpers.draw.chapters.fault_tolerance import (
     generations_scene,
     heartbeats_scene,
@@ -184,6 +185,10 @@ SCENES = {
     "one rank": draw.timeline_scene(ddp_step(num_ranks=1)),
     "a trace": TraceExplorer().scene,
     "context parallelism": LongContextExplorer().scene,
+    "expert load": expert_load_scene([30, 10, 0, 40], title="Four experts on two ranks", ranks=2, capacity=30),
+    "many experts": expert_load_scene([*range(64)], title="64 experts", ranks=64),
+    "dispatch": dispatch_scene([[(0, 3), (1, 3)], [(3, 2), (0, 1)]], 4, title="Two tokens of each rank"),
+    "mesh of experts": draw.mesh_scene(Mesh(dp=8, tp=2, ep=4), names=("edp", "ep", "tp")),
     "causal work": causal_work_scene([[0, 1, 2], [3, 4, 5]], (6, 15), title="Six tokens on two ranks"),
     "more ranks than heads": LongContextExplorer("llama3-405b", seq=2**20, ranks=64, link="NVLink 4, H800").scene,
     "no heads for Ulysses": LongContextExplorer(ranks=64).scene,
