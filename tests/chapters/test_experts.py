@@ -15,9 +15,9 @@ def layer_on_a_rank(x, layer):
     return expert_parallel(x, experts, weights, layer.experts, num_experts=8)
 
 
-def unweighted(x, layer):
+def weighted_twice(x, layer):
     experts, weights, _ = route(layer.router(x), k=2, kind="sigmoid")
-    return expert_parallel(x, experts, torch.ones_like(weights), layer.experts, num_experts=8)
+    return expert_parallel(x, experts, weights**2, layer.experts, num_experts=8)
 
 
 def average_over_holders(dense, experts, data_group, replica_group):
@@ -41,9 +41,9 @@ def test_another_message_than_the_predicted_one_is_an_error(ranks, monkeypatch):
         chapter.compare_layer(ranks, layer_on_a_rank)
 
 
-def test_outputs_without_the_routers_weights_are_found(ranks):
+def test_outputs_that_are_weighted_twice_are_found(ranks):
     with pytest.raises(AssertionError, match="output"):
-        chapter.compare_layer(ranks, unweighted)
+        chapter.compare_layer(ranks, weighted_twice)
 
 
 def test_a_router_that_is_left_alone_collapses():
