@@ -133,7 +133,7 @@ def test_counts_are_those_of_the_files(path):
 
 
 def test_a_planted_count_is_found():
-    assert len(wrong_counts("fifteen chapters, 3 labs and 1,000 interview cards; 共 99 章，4 个实验")) == 5
+    assert len(wrong_counts("fourteen chapters, 3 labs and 1,000 interview cards; 共 99 章，4 个实验")) == 5
     assert wrong_counts("chapter 03, 第 03 章, labs 01 to 12, two cards") == [] and wrong_ranges("实验 01 到 99")
 
 
