@@ -1,7 +1,8 @@
 """Runs the core file of each strategy on live ranks, and compares every rank with one process.
 
 The page notebooks/strategies.ipynb shows these core files. All of them train one small language model in float64: an
-embedding, four blocks of transformer_block.py, a norm and a head. `compare_with_one_process` returns what it prints.
+embedding, four blocks of transformer_block.py, a norm and a head. For expert parallelism, every block has experts in
+the place of its MLP. `compare_with_one_process` returns what the page prints.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.compose.three_dimensions import process_groups, train_step
@@ -23,6 +25,7 @@ from helpers.observe.training import DataParallelRanks, LossShareRanks, OneProce
 from helpers.parallel.amp import MiniAutocast, MiniGradScaler, amp_step
 from helpers.parallel.context_parallel.ring import ring_attention, token_indices
 from helpers.parallel.ddp import BucketedDDP, MiniDDP
+from helpers.parallel.experts.expert_parallel import expert_parallel, grouped_matmul, route
 from helpers.parallel.memory import recompute
 from helpers.parallel.pipeline.gpipe_and_1f1b import MiniPipeline
 from helpers.parallel.shared.collectives import all_reduce_in_buckets
@@ -34,12 +37,38 @@ from helpers.records import CommLog
 from helpers.workloads import GPT, GPTConfig, characters, rank_slice, token_loss
 
 HIDDEN, NUM_HEADS, MLP_WIDTH, NUM_BLOCKS, VOCABULARY = 16, 4, 32, 4, 68
+NUM_EXPERTS, TOP_K = 8, 2  # of each block, where the model has experts
 SEQUENCES, TOKENS, MICRO_BATCHES = 16, 12, 4  # of a global batch
 
 
-def language_model() -> nn.Sequential:
+class ExpertsBlock(TransformerBlock):
+    """Its MLP is NUM_EXPERTS small ones, of which a router chooses TOP_K for each token.
+
+    `up` and `down` have a matrix per expert, of all experts in one process and of some on a rank of several.
+    """
+
+    def __init__(self, hidden: int, num_heads: int, mlp_width: int):
+        super().__init__(hidden, num_heads, mlp_width)
+        del self.gate, self.up, self.down
+        self.router = nn.Linear(hidden, NUM_EXPERTS, bias=False)
+        self.up, self.down = (nn.Parameter(torch.randn(NUM_EXPERTS, hidden, hidden) / hidden**0.5) for _ in range(2))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)  # (B T, h)
+        experts, weights, _ = route(self.router(tokens), TOP_K)
+        if len(self.up) < NUM_EXPERTS:
+            return expert_parallel(tokens, experts, weights, self.compute, NUM_EXPERTS).view_as(x)
+        outputs = F.silu(tokens @ self.up) @ self.down  # (E, B T, h): in one process, all experts compute all tokens
+        weights = weights.new_zeros(len(tokens), NUM_EXPERTS).scatter(1, experts, weights)  # 0 where it is not chosen
+        return torch.einsum("te,eth->th", weights, outputs).view_as(x)
+
+    def compute(self, rows: Tensor, counts: Tensor) -> Tensor:
+        return grouped_matmul(F.silu(grouped_matmul(rows, self.up, counts)), self.down, counts)
+
+
+def language_model(block: type[TransformerBlock] = TransformerBlock) -> nn.Sequential:
     """Token ids (B, T) to logits (B, T, V)."""
-    blocks = (TransformerBlock(HIDDEN, NUM_HEADS, MLP_WIDTH) for _ in range(NUM_BLOCKS))
+    blocks = (block(HIDDEN, NUM_HEADS, MLP_WIDTH) for _ in range(NUM_BLOCKS))
     head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
     return nn.Sequential(nn.Embedding(VOCABULARY, HIDDEN), *blocks, nn.RMSNorm(HIDDEN), head).double()
 
@@ -50,6 +79,7 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 
 
 TRAINING = Training(model=language_model, batch=batch, options={"lr": 1e-2}, steps=3)
+OF_EXPERTS = (".up", ".down", ".up.grad", ".down.grad")  # how the names of these tensors end
 CLIPPED = replace(TRAINING, max_norm=0.5)  # small enough that every step is clipped
 
 
@@ -144,6 +174,28 @@ class SplitSequences(LossShareRanks):
         all_reduce_in_buckets([parameter.grad for parameter in self.model.parameters()])
 
 
+class SplitExperts(DataParallelRanks):
+    """Every rank has its own tokens and some of the experts, whose gradients come from the tokens of all ranks."""
+
+    default_training = replace(TRAINING, model=partial(language_model, block=ExpertsBlock))
+
+    def __init__(self, model: nn.Sequential, training: Training):
+        for block in blocks_of(model):
+            for parameter in (block.up, block.down):
+                parameter.data = parameter.data.chunk(dist.get_world_size())[dist.get_rank()].clone()
+        super().__init__(model, training)
+
+    def after_backward(self) -> None:
+        named = self.model.named_parameters()  # backward has already added up the gradients of experts
+        all_reduce_in_buckets([parameter.grad for name, parameter in named if not name.endswith(OF_EXPERTS)])
+        for parameter in self.model.parameters():  # also those of experts, because a rank's loss is a mean
+            parameter.grad /= dist.get_world_size()
+
+    def state(self) -> Tensors:
+        state = super().state()
+        return {name: gathered(tensor) if name.endswith(OF_EXPERTS) else tensor for name, tensor in state.items()}
+
+
 class ThreeDimensions(TensorParallel):
     """2 stages x 2 replicas x 2 shards on eight ranks."""
 
@@ -198,6 +250,12 @@ def shard_blocks(model: nn.Sequential, group: dist.ProcessGroup | None) -> nn.Se
     return model
 
 
+def gathered(shard: Tensor, group: dist.ProcessGroup | None = None, dim: int = 0) -> Tensor:
+    pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(pieces, shard, group=group)
+    return torch.cat(pieces, dim)
+
+
 def full_state(model: nn.Sequential) -> Tensors:
     """Weights and gradients under their names in the plain model; shards are gathered to full tensors."""
     group = next(module.group for module in model.modules() if isinstance(module, TensorParallelBlock))
@@ -205,9 +263,7 @@ def full_state(model: nn.Sequential) -> Tensors:
     for name, parameter in model.named_parameters():
         for suffix, tensor in (("", parameter.detach()), (".grad", parameter.grad)):
             if getattr(parameter, "tensor_model_parallel", False):
-                pieces = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-                dist.all_gather(pieces, tensor, group=group)
-                tensor = torch.cat(pieces, 1 if name.endswith(("output.weight", "down.weight")) else 0)
+                tensor = gathered(tensor, group, 1 if name.endswith(("output.weight", "down.weight")) else 0)
             state[name.replace(".block", "") + suffix] = tensor.clone()
     return state
 
@@ -232,7 +288,7 @@ def compare_with_one_process(ranks: Ranks, strategy: type[OneProcess], **options
     return (
         f"all {len(results)} ranks equal one process after 3 steps: {len(alone)} tensors, within 1e-10 of the norm\n"
         f"sent by one rank in one step: {format_bytes(log.sent_bytes())} ({calls})\n"
-        f"stored by one rank between steps: {max(stored):,} of {num_parameters(language_model()):,} parameters"
+        f"stored by one rank between steps: {max(stored):,} of {num_parameters(training.model()):,} parameters"
     )
 
 

@@ -157,6 +157,39 @@ def on_rank(rank, size):
     train(split, share, add_up)
     check(one.parameters(), split.parameters())
 """,
+    "helpers/parallel/experts/expert_parallel.py": """
+def build_layer():
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4, bias=False)  # the router
+    layer.experts = nn.Parameter(torch.randn(4, 4, 4))  # a matrix for each of four experts
+    return layer.double()
+
+
+def on_rank(rank, size):
+    one, split, mine = build_layer(), build_layer(), x.chunk(size)[rank]
+    split.experts = nn.Parameter(split.experts.detach().chunk(size)[rank].clone())
+
+    def all_experts(tokens):
+        experts, weights, _ = route(one(tokens), k=2)
+        weights = torch.zeros(len(tokens), 4).double().scatter(1, experts, weights)
+        return torch.einsum("te,th,ehf->tf", weights, tokens, one.experts)
+
+    def own_experts(tokens):
+        experts, weights, _ = route(split(tokens), k=2)
+        return expert_parallel(tokens, experts, weights, compute, num_experts=4)
+
+    def compute(rows, counts):
+        return grouped_matmul(rows, split.experts, counts)
+
+    def average():
+        dist.all_reduce(split.weight.grad)
+        for parameter in split.parameters():
+            parameter.grad /= size
+
+    train(one, lambda: F.mse_loss(all_experts(x), x))
+    train(split, lambda: F.mse_loss(own_experts(mine), mine), average)
+    check([one.weight, one.experts.chunk(size)[rank]], [split.weight, split.experts])
+""",
     "helpers/compose/three_dimensions.py": """
 def on_rank(rank, size):
     groups, model, mine = process_groups(pp=1, dp=2, tp=1), build(), x.chunk(size)[rank].chunk(2)

@@ -26,8 +26,8 @@ def core_files() -> list[str]:
     return [path for one in outputs for path in SHOWN.findall("".join(one.get("data", {}).get("text/plain", "")))]
 
 
-def test_the_page_shows_eight_core_files():
-    assert core_files() == list(ON_RANK) and len(ON_RANK) == 8
+def test_the_page_shows_nine_core_files():
+    assert core_files() == list(ON_RANK) and len(ON_RANK) == 9
 
 
 @pytest.mark.parametrize("path", ON_RANK)
@@ -76,7 +76,8 @@ def test_copied_alone_it_passes_the_lab(five, path, task):
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 @pytest.mark.parametrize(
-    "name", ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3", "SplitSequences"]
+    "name",
+    ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3", "SplitSequences", "SplitExperts"],
 )
 def test_every_rank_equals_one_process(ranks, name, num_ranks):
     line = compare_with_one_process(ranks[:num_ranks], getattr(strategies, name)).splitlines()[0]
@@ -115,6 +116,31 @@ def test_context_parallelism_passes_keys_and_values_on_and_adds_up_gradients_onc
     assert [log.count(op) for op in ("send", "recv", "all_reduce")] == [messages, messages, 1]
 
 
+def test_expert_parallelism_sends_counts_and_tokens_and_divides_the_experts(ranks):
+    training = strategies.SplitExperts.default_training
+    _, log, stored = ranks.run(strategies.trained, training.under(strategies.SplitExperts))[0]
+    assert log.count("all_to_all") == strategies.NUM_BLOCKS * (3 + 2)  # the counts are not sent in backward
+    assert log.count("all_reduce") == 1
+    model = training.model()
+    of_experts = sum(block.up.numel() + block.down.numel() for block in strategies.blocks_of(model))
+    assert strategies.num_parameters(model) - stored == of_experts * (1 - 1 / len(ranks))
+
+
+def test_gradients_of_experts_that_are_too_large_are_noticed(ranks):
+    with pytest.raises(AssertionError, match="differs at"):
+        compare_with_one_process(ranks[:2], ExpertsNotDivided)
+
+
+class ExpertsNotDivided(strategies.SplitExperts):
+    """The gradients of experts stay a sum over both ranks."""
+
+    def after_backward(self) -> None:
+        super().after_backward()
+        for name, parameter in self.model.named_parameters():
+            if name.endswith(strategies.OF_EXPERTS):
+                parameter.grad *= 2
+
+
 def test_the_links_of_each_file_lead_to_its_chapter():
     page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
-    assert re.findall(r"\.\./notebooks/(\d\d)_", page) == ["03", "04", "05", "06", "07", "08", "13", "09"]
+    assert re.findall(r"\.\./notebooks/(\d\d)_", page) == ["03", "04", "05", "06", "07", "08", "13", "14", "09"]
