@@ -174,7 +174,7 @@ class SplitSequences(LossShareRanks):
         all_reduce_in_buckets([parameter.grad for parameter in self.model.parameters()])
 
 
-class SplitExperts(DataParallelRanks):
+class ExpertsOnRanks(DataParallelRanks):
     """Every rank has its own tokens and some of the experts, whose gradients come from the tokens of all ranks."""
 
     default_training = replace(TRAINING, model=partial(language_model, block=ExpertsBlock))

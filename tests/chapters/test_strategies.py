@@ -77,7 +77,7 @@ def test_copied_alone_it_passes_the_lab(five, path, task):
 @pytest.mark.parametrize("num_ranks", [2, 4])
 @pytest.mark.parametrize(
     "name",
-    ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3", "SplitSequences", "SplitExperts"],
+    ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3", "SplitSequences", "ExpertsOnRanks"],
 )
 def test_every_rank_equals_one_process(ranks, name, num_ranks):
     line = compare_with_one_process(ranks[:num_ranks], getattr(strategies, name)).splitlines()[0]
@@ -117,8 +117,8 @@ def test_context_parallelism_passes_keys_and_values_on_and_adds_up_gradients_onc
 
 
 def test_expert_parallelism_sends_counts_and_tokens_and_divides_the_experts(ranks):
-    training = strategies.SplitExperts.default_training
-    _, log, stored = ranks.run(strategies.trained, training.under(strategies.SplitExperts))[0]
+    training = strategies.ExpertsOnRanks.default_training
+    _, log, stored = ranks.run(strategies.trained, training.under(strategies.ExpertsOnRanks))[0]
     assert log.count("all_to_all") == strategies.NUM_BLOCKS * (3 + 2)  # the counts are not sent in backward
     assert log.count("all_reduce") == 1
     model = training.model()
@@ -131,7 +131,7 @@ def test_gradients_of_experts_that_are_too_large_are_noticed(ranks):
         compare_with_one_process(ranks[:2], ExpertsNotDivided)
 
 
-class ExpertsNotDivided(strategies.SplitExperts):
+class ExpertsNotDivided(strategies.ExpertsOnRanks):
     """The gradients of experts stay a sum over both ranks."""
 
     def after_backward(self) -> None:
