@@ -42,6 +42,7 @@ from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import folder_prefix
 from helpers.ranks.processes.messages import pack_call, unpack
 from helpers.ranks.processes.spec import BASE_SEED, process_seed, rank_spec
+from helpers.ranks.processes.worker import is_runnable
 from helpers.specs import Plan
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
@@ -84,11 +85,15 @@ class RankProcess(RankState):
         return self.has_joined and self.rank is None
 
     def is_working(self) -> bool:
-        """Whether the process has used a core since the last call, or wants one, or waits for a disk."""
+        """Whether the process has used a core since the last call, or one of its threads wants one or waits for a disk.
+
+        All threads are asked, since on a busy machine the thread of the heartbeats may wait for a core while the main
+        thread sleeps.
+        """
         with contextlib.suppress(psutil.Error):
             info = psutil.Process(self.pid)
             before, self.cpu_seconds = self.cpu_seconds, sum(info.cpu_times()[:2])  # user and system
-            return self.cpu_seconds > before or info.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+            return self.cpu_seconds > before or any(is_runnable(thread.id, self.pid) for thread in info.threads())
         return False
 
 

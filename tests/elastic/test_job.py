@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,3 +220,20 @@ def test_two_ranks_that_died_in_two_ways_are_both_named(monkeypatch):
     monkeypatch.setattr(process, "exit_status", {0: -9, 1: 3}.get)
     how, ranks, why = Agent._failure(lost)
     assert (how, ranks, str(why)) == ("died", [0, 1], "ranks 0, 1 died (SIGKILL, 3)")
+
+
+@pytest.mark.parametrize(
+    "main, is_working", [("spin()", True), ("threading.Thread(target=spin).start()", True), ("0", False)]
+)
+def test_a_process_works_while_any_of_its_threads_wants_a_core(main, is_working):
+    """A starved heartbeat must not make a rank dead whose main thread sleeps."""
+    code = f"import threading, time\ndef spin():\n    while True: pass\nprint(1, flush=True)\n{main}\ntime.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        # No CPU time is above infinity, as if the process had got none, so that only the threads' states count.
+        state = RankProcess(0, None, pid=child.pid, cpu_seconds=float("inf"))
+        deadline = time.monotonic() + 20
+        while (seen := state.is_working()) is not is_working and time.monotonic() < deadline:
+            state.cpu_seconds = float("inf")
+        child.kill()
+    assert seen is is_working

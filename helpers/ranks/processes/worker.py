@@ -365,10 +365,13 @@ def defer_signal(handle: Callable[[], None]) -> bool:
     return ACTIVE is not None and ACTIVE.outbox.defer(handle)
 
 
-def is_runnable(native_id: int) -> bool:
-    """Whether this thread of the process has work, and runs or wants a core. False where the system does not tell."""
+def is_runnable(native_id: int, pid: int | None = None) -> bool:
+    """Whether a thread of this process, or of process `pid`, has work, and runs or wants a core.
+
+    False where the system does not tell.
+    """
     try:
-        with open(f"/proc/self/task/{native_id}/stat") as stat:
+        with open(f"/proc/{pid or 'self'}/task/{native_id}/stat") as stat:
             # After the name in parentheses comes the state: R is running or runnable, D waits for a disk.
             return stat.read().rpartition(")")[2].split()[0] in "RD"
     except OSError:
