@@ -129,8 +129,9 @@ def balance_loss(fractions: Sequence[float], probabilities: Sequence[float], *, 
     """The auxiliary loss for balance: coefficient * E * sum of f_i P_i (Fedus et al. 2021, equation 4).
 
     fractions: f_i, the share of the router's choices that fall on expert i, which sum to 1. probabilities: P_i, the
-    mean of the router's probabilities. At balance both are 1 / E and the loss is the coefficient. Code that counts
-    choices per token has fractions that sum to k, and k times the loss. ValueError for different lengths.
+    mean of the router's probabilities, which sum to 1. At balance both are 1 / E and the loss is the coefficient, but
+    some uneven loads give less. Code that counts choices per token has fractions that sum to k, and k times the loss.
+    ValueError for different lengths.
     """
     if len(fractions) != len(probabilities):
         raise ValueError(
