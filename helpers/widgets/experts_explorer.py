@@ -1,8 +1,8 @@
 """Turn tokens, experts, k, capacity, skew, ranks and node limit of an expert layer, and see its load, drops and bytes.
 
-How many tokens choose an expert follows from the skew, and what a token sends is counted for tokens that are drawn at
-random. The layer has the sizes of DeepSeek-V3's experts
-in 16 bits on H800 nodes of 8 GPUs. Times are those of the forward pass, without latencies.
+How many tokens choose an expert follows from the skew, and to which nodes a token goes is counted for tokens that are
+drawn at random. The experts have the sizes of a published model, in 16 bits, on nodes of 8 H100s. Times are those of
+the forward pass on the busiest GPU, without latencies.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
 anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture.
@@ -26,9 +26,13 @@ from helpers.widgets.controls import dial
 from helpers.widgets.explorer import Explorer, Rows
 
 words = book("experts").section("explorer")  # what a reader sees, in the learner's language: learner/words/experts.yaml
-SIZES = ROUTED["deepseek-v3"]  # of an expert
-DRAWN, GPUS_PER_NODE, ROW_BYTES = 256, 8, 2 * SIZES.hidden  # tokens that are drawn; bytes of a token's row in 16 bits
-NETWORK, NVLINK, PEAK = LINKS["400 Gb/s"], LINKS["NVLink 4, H800"], GPUS["H800"].flops
+# h and f of an expert. DeepSeekMoE 16B: its published configuration (Dai et al. 2024).
+SIZES = {
+    "DeepSeekMoE 16B": (2048, 1408),
+    "DeepSeek-V3": (ROUTED["deepseek-v3"].hidden, ROUTED["deepseek-v3"].ffn),
+}
+DRAWN, GPUS_PER_NODE = 256, 8  # DRAWN: tokens that are drawn
+NETWORK, NVLINK, PEAK = LINKS["400 Gb/s"], LINKS["NVLink 4"], GPUS["H100"].flops
 
 
 class ExpertsExplorer(Explorer):
@@ -51,7 +55,8 @@ class ExpertsExplorer(Explorer):
         )  # fmt: skip
         self.ep = dial((1, 2, 4, 8, 16, 32, 64), ep, "EP", tooltip=words("ranks"))
         self.limit = dial([(words("none"), None), *((str(n), n) for n in (1, 2, 3, 4))], None, words("limit"))
-        super().__init__((self.tokens, self.experts, self.k, self.skew, self.factor, self.ep, self.limit))
+        self.sizes = dial(list(SIZES), "DeepSeekMoE 16B", words("sizes"), tooltip=words("of_an_expert"))
+        super().__init__((self.sizes, self.tokens, self.experts, self.k, self.skew, self.factor, self.ep, self.limit))
 
     @property
     def nodes(self) -> int:
@@ -92,28 +97,47 @@ class ExpertsExplorer(Explorer):
 
     def copies(self, *, deduplicated: bool) -> float:
         """How often a token crosses to another node on average, over tokens of all nodes, before any are dropped."""
-        routing = (self.experts.value, self.k.value, self.skew.value, self.nodes, self.limit.value)
-        return _copies(*routing, deduplicated)
+        return _copies(*self._routing, deduplicated)
 
     @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of the products on the busiest and on a mean rank, and of dispatch with combine on each link."""
-        row = 2 * 3 * SIZES.hidden * SIZES.ffn / (COMPUTE_SHARE * PEAK)  # three matrices, two operations per element
-        both = 2 * self.tokens.value * ROW_BYTES  # dispatch and combine, if each token were sent once
-        on_node, by_rank = min(self.ep.value, GPUS_PER_NODE), self.by_rank
+    def _routing(self) -> tuple[int, int, float, int, int | None]:
+        """What decides to which nodes tokens go: experts, k, skew, nodes and limit."""
+        return self.experts.value, self.k.value, self.skew.value, self.nodes, self.limit.value
+
+    @property
+    def message_bytes(self) -> dict[str, float]:
+        """Bytes of dispatch and combine that the busiest GPU sends or receives, whichever are more.
+
+        "copies" and "nodes": to or from other nodes, with a copy per expert and with a copy per node, which goes to the
+        GPU with the sender's number in its node. "nvlink": the rows that its experts get from GPUs of its own node.
+        """
+        row = 2 * 2 * SIZES[self.sizes.value][0]  # dispatch and combine, two bytes per element
+        received, sent = max(self.by_rank), self.tokens.value * self.copies(deduplicated=False)
+        on_node = min(self.ep.value, GPUS_PER_NODE)
         return {
-            "busiest": max(by_rank) * row,
-            "mean": sum(by_rank) / len(by_rank) * row,
-            "copies": both * self.copies(deduplicated=False) / NETWORK.bandwidth,
-            "nodes": both * self.copies(deduplicated=True) / NETWORK.bandwidth,
-            "nvlink": both * self.k.value * (1 - 1 / on_node) / NVLINK.bandwidth,
+            "copies": row * max(sent, received * (1 - 1 / self.nodes)),
+            "nodes": row * self.tokens.value * _busiest_node(*self._routing),
+            "nvlink": row * received * (1 - 1 / on_node),
         }
 
     @property
-    def bottleneck(self) -> str:
-        """The longest part, if tokens are copied on the node that they reach: "busiest", "nodes" or "nvlink"."""
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the products on the busiest and on a mean rank, and of each of `message_bytes`."""
+        hidden, ffn = SIZES[self.sizes.value]
+        row = 2 * 3 * hidden * ffn / (COMPUTE_SHARE * PEAK)  # three matrices, two operations per element
+        by_rank, sent = self.by_rank, self.message_bytes
+        return {
+            "busiest": max(by_rank) * row,
+            "mean": sum(by_rank) / len(by_rank) * row,
+            "copies": sent["copies"] / NETWORK.bandwidth,
+            "nodes": sent["nodes"] / NETWORK.bandwidth,
+            "nvlink": sent["nvlink"] / NVLINK.bandwidth,
+        }
+
+    def longest(self, *, deduplicated: bool) -> str:
+        """The part that takes longest, if a token has a copy per node or per expert: its name in `seconds`."""
         seconds = self.seconds
-        return max(("busiest", "nodes", "nvlink"), key=seconds.get)
+        return max(("busiest", "nodes" if deduplicated else "copies", "nvlink"), key=seconds.get)
 
     @property
     def scene(self) -> Scene:
@@ -132,13 +156,13 @@ class ExpertsExplorer(Explorer):
         copies, nodes = (self.copies(deduplicated=each) for each in (False, True))
         return words(
             "sentence", times=max(load) / sum(load) * len(load), dropped=self.dropped, copies=copies, nodes=nodes,
-            bottleneck=words(f"part.{self.bottleneck}"),
+            longest=words(f"part.{self.longest(deduplicated=False)}"),
+            deduplicated=words(f"part.{self.longest(deduplicated=True)}"),
         )  # fmt: skip
 
     @property
     def rows(self) -> Rows:
-        sent = {name: 2 * self.tokens.value * ROW_BYTES * self.copies(deduplicated=name == "nodes")
-                for name in ("copies", "nodes")}  # fmt: skip
+        sent = self.message_bytes
         return [
             {
                 words("column.part"): words(f"part.{name}"),
@@ -156,3 +180,15 @@ def _copies(num_experts: int, top_k: int, skew: float, nodes: int, limit: int | 
     chosen = drawn_choices(tokens=DRAWN, skew=skew, max_nodes=limit, **sizes)
     options = dict(experts_per_node=num_experts // nodes, deduplicated=deduplicated)
     return sum(crossings(chosen, node=node, **options) for node in range(nodes)) / nodes / DRAWN
+
+
+@lru_cache(maxsize=64)
+def _busiest_node(num_experts: int, top_k: int, skew: float, nodes: int, limit: int | None) -> float:
+    """Copies on the busiest network card for each token of a GPU, with a copy per node; sent or received, the larger.
+
+    `met` is for each node the share of the tokens that have an expert there. All nodes send with the same shares.
+    """
+    chosen = drawn_choices(tokens=DRAWN, num_experts=num_experts, top_k=top_k, nodes=nodes, skew=skew, max_nodes=limit)
+    targets = [{expert // (num_experts // nodes) for expert in experts} for experts in chosen]
+    met = [sum(node in each for each in targets) / DRAWN for node in range(nodes)]
+    return max(max((nodes - 1) * share, sum(met) - share) for share in met)

@@ -11,12 +11,33 @@ from tests.widgets.explorers import turned
 def test_an_even_load_has_no_busy_expert_and_the_network_is_the_bottleneck():
     shown = turned(ExpertsExplorer(), skew=0.0)
     assert max(shown.load) == pytest.approx(4096 * 64 * 6 / 64) == pytest.approx(min(shown.load))
-    assert shown.seconds["busiest"] == pytest.approx(shown.seconds["mean"]) and shown.bottleneck == "nodes"
+    assert shown.seconds["busiest"] == pytest.approx(shown.seconds["mean"])
+    assert shown.longest(deduplicated=False) == "copies" and shown.longest(deduplicated=True) == "nodes"
+
+
+def test_skew_slows_the_network_of_the_busiest_gpu_as_much_as_its_products():
+    even, skewed = (turned(ExpertsExplorer(), skew=skew).seconds for skew in (0.0, 0.25))
+    for part in ("busiest", "copies", "nvlink"):
+        assert skewed[part] / even[part] == pytest.approx(skewed["busiest"] / even["busiest"], rel=0.01)
+    assert even["nodes"] < skewed["nodes"] < 1.2 * even["nodes"]  # a node's 64 / 8 experts are more even than one
+
+
+def test_the_longest_part_is_the_longest_bar():
+    shown = ExpertsExplorer()
+    seconds = shown.seconds
+    assert seconds[shown.longest(deduplicated=False)] == max(seconds.values())
+    assert "expert is: network, a copy per expert." in shown.sentence
+
+
+def test_an_expert_of_deepseek_v3_is_larger():
+    small, large = ExpertsExplorer(), turned(ExpertsExplorer(), sizes="DeepSeek-V3")
+    assert large.seconds["copies"] / small.seconds["copies"] == pytest.approx(7168 / 2048)
+    assert large.seconds["busiest"] / small.seconds["busiest"] == pytest.approx(7168 * 2048 / (2048 * 1408))
 
 
 def test_skew_makes_the_busiest_gpu_the_bottleneck():
     even, skewed = turned(ExpertsExplorer(), skew=0.0), turned(ExpertsExplorer(), skew=1.0)
-    assert skewed.bottleneck == "busiest" and skewed.seconds["busiest"] > 5 * even.seconds["busiest"]
+    assert skewed.longest(deduplicated=True) == "busiest" and skewed.seconds["busiest"] > 5 * even.seconds["busiest"]
     assert skewed.seconds["mean"] == pytest.approx(even.seconds["mean"])
 
 
