@@ -24,9 +24,10 @@ from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Training, check_predicted
 from helpers.parallel.experts import ExpertParallel, MixtureOfExperts, count_choices, expert_layers, route, with_experts
 from helpers.parallel.experts.experts_on_ranks import global_norm
+from helpers.parallel.experts.layer import balance_loss
 from helpers.predict.memory import memory
 from helpers.predict.time.dualpipe import DualPipeParts
-from helpers.predict.time.stacks import DEEPSEEK, MEGATRON_CORE
+from helpers.predict.time.stacks import DEEPSEEK
 from helpers.predict.time.step import dualpipe_step_parts, step_time
 from helpers.predict.traffic.expert_messages import expert_parallel_traffic
 from helpers.ranks import Ranks
@@ -207,6 +208,12 @@ class ExpertRank(DataParallelRanks):
             layer.update_bias()  # also resets the counts
         return found
 
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Trains with the language loss and the auxiliary loss, which is 0 unless the model has an alpha."""
+        loss = self.loss(self.forward(inputs), targets)
+        (loss + balance_loss(self.model)).backward()
+        return loss.detach()
+
     def after_backward(self) -> None:
         if self.average is None:
             self.parallel.average_gradients()
@@ -230,10 +237,13 @@ class ExpertRank(DataParallelRanks):
         return found | {"load": torch.stack(self.load)}
 
 
-def training(*, steps: int, sequences: int = SEQUENCES, bias_rate: float = 0.0, **options) -> Training:
-    """The chapter's training: a GPT with experts on the course's text. options: fields of Training."""
+def training(*, steps: int, sequences: int = SEQUENCES, balance: Mapping | None = None, **options) -> Training:
+    """The chapter's training: a GPT with experts on the course's text.
+
+    balance: options of `new_gpt`, bias_rate or alpha. options: fields of Training.
+    """
     return Training(
-        model=lambda: new_gpt(bias_rate=bias_rate), steps=steps,
+        model=lambda: new_gpt(**(balance or {})), steps=steps,
         batch=lambda step: characters().batch(step, sequences, CONTEXT), **{"options": dict(lr=3e-3), **options},
     )  # fmt: skip
 
@@ -248,10 +258,14 @@ def training_verdict(ranks: Ranks) -> str:
     return assert_equal(alone, found, atol=KEY_BIAS_ROUNDING)
 
 
-def busiest_by_step(ranks: Ranks, *, bias_rate: float, steps: int = 200) -> list[float]:
-    """For each step of a training the choices of the busiest expert of the second layer, in parts of the mean."""
-    load = ranks.run(training(steps=steps, bias_rate=bias_rate).under(ExpertRank).run)[0]["load"][:, 1].double()
-    return (load.max(-1).values / load.mean(-1)).tolist()
+def balance_run(ranks: Ranks, *, steps: int = 150, **balance: float) -> tuple[list[float], float]:
+    """For each step the choices of the busiest expert of the second layer over the mean; the mean loss of 50 steps.
+
+    The loss is the language loss of the last 50 steps. balance: bias_rate, or alpha of the auxiliary loss.
+    """
+    found = ranks.run(training(steps=steps, balance=balance).under(ExpertRank).run)[0]
+    load = found["load"][:, 1].double()
+    return (load.max(-1).values / load.mean(-1)).tolist(), mean_of_last(found["losses"].tolist())
 
 
 def mean_of_last(curve: Sequence[float], steps: int = 50) -> float:
@@ -259,24 +273,24 @@ def mean_of_last(curve: Sequence[float], steps: int = 50) -> float:
 
 
 def busiest_choice(curve: Sequence[float]) -> str:
-    """Where a curve of `busiest_by_step` ends, as a choice of guess `14.alone`."""
+    """Where a curve of `balance_run` ends, as a choice of guess `14.alone`."""
     last = mean_of_last(curve)
     return "below 1.3 times" if last < 1.3 else "1.3 to 2 times" if last < 2 else "above 2 times"
 
 
-def balance_scene(curves: Mapping[str, Sequence[float]]) -> Scene:
-    """Curves of `busiest_by_step` by name, each the mean of ten steps."""
+def balance_scene(runs: Mapping[str, tuple[Sequence[float], float]]) -> Scene:
+    """Curves of `balance_run` by name, each the mean of ten steps; behind its name, where it ends, and the loss."""
     points = {
-        f"{name}: {mean_of_last(curve):.2f}": [
+        f"{name}: {mean_of_last(curve):.2f} (loss {loss:.2f})": [
             (end, sum(curve[end - 10 : end]) / 10) for end in range(10, len(curve) + 1)
         ]
-        for name, curve in curves.items()
+        for name, (curve, loss) in runs.items()
     }
-    title = "The busiest expert's choices, in parts of the mean; at the end the mean of 50 steps"
+    title = "Choices of the busiest expert, divided by the mean. Numbers: the last 50 steps"
     return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3, 4)), title=title)
 
 
-# ---- the factor ----
+# ---- the divisor of the gradients ----
 
 
 def first_step(ranks: Ranks, average: Callable[..., None] | None, ep: int = 4, **options) -> Tensors:
@@ -313,10 +327,26 @@ def norms_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, floa
     return factors_scene(factors, title=title), factors["EP 4, experts"]
 
 
+def compare_gradients(ranks: Ranks, average: Callable[..., None]) -> str:
+    """All gradients of a step on four ranks with EP 2, compared with one process: equal, or the first difference.
+
+    average: as in `norms_scene`.
+    """
+    one = replace(training(steps=1, sequences=8), model=lambda: new_gpt().double())
+    runs = [one.run(), *ranks.run(one.under(ExpertRank, ep=2, average=average).run)]
+    alone, *found = ({name: tensor for name, tensor in run.items() if name.endswith(".grad")} for run in runs)
+    try:
+        return assert_equal(alone, found, atol=KEY_BIAS_ROUNDING)
+    except AssertionError as error:
+        return f"not equal yet: {error}"
+
+
 def steps_scene(ranks: Ranks, average: Callable[..., None]) -> tuple[Scene, str]:
     """How many times too far the weights move in one step, by optimizer, and a choice of guess `14.hides`."""
-    factors, before, sgd = {}, trained_weights(100), dict(optimizer=SGD, options=dict(lr=0.1))
-    for name, options in {"AdamW": {}, "SGD": sgd, "SGD, clipped to norm 0.1": sgd | dict(max_norm=0.1)}.items():
+    factors, before = {}, trained_weights(100)
+    optimizers = {"AdamW": {}, "SGD": dict(optimizer=SGD, options=dict(lr=0.1))}
+    clipped = {f"{name}, clipped to norm 0.1": options | dict(max_norm=0.1) for name, options in optimizers.items()}
+    for name, options in (optimizers | clipped).items():
         found = [first_step(ranks, each, **options) for each in (average, None)]
         moved = [{n: t for n, t in each.items() if n in before} for each in found]
         for part, of_experts in PARTS.items():
@@ -338,10 +368,15 @@ def factors_scene(factors: Mapping[str, float], *, title: str) -> Scene:
     return parts_scene(rows, ends={name: f"{factor:.3f}" for name, factor in factors.items()}, title=title)
 
 
-def losses_apart(ranks: Ranks, average: Callable[..., None], steps: int = 20) -> float:
-    """The largest difference of the losses of AdamW with the mistake and without, in parts of the loss."""
-    runs = (training(steps=steps, sequences=16).under(ExpertRank, average=each) for each in (None, average))
-    right, wrong = (ranks.run(run.run)[0]["losses"] for run in runs)
+def losses_apart(
+    ranks: Ranks, average: Callable[..., None], *, max_norm: float | None = None, steps: int = 20
+) -> float:  # fmt: skip
+    """The largest difference of the losses of AdamW with the mistake and without, in parts of the loss.
+
+    max_norm: clip gradients to this norm.
+    """
+    one = training(steps=steps, sequences=16, max_norm=max_norm)
+    right, wrong = (ranks.run(one.under(ExpertRank, average=each).run)[0]["losses"] for each in (None, average))
     return ((wrong - right).abs() / right).max().item()
 
 
@@ -373,19 +408,27 @@ _PARTS = {  # field of DualPipeParts -> its kind in the picture, and its name
 
 
 def dualpipe_scene() -> tuple[Scene, float]:
-    """A step of DeepSeek-V3 on 2,048 H800s, published and predicted, and predicted without overlap; its ratio."""
+    """A step of DeepSeek-V3 on 2,048 H800s, published and predicted; and the factor that it takes without DualPipe.
+
+    Without DualPipe, a pipeline of single passes (1F1B) hides no all-to-all, and all else is the same.
+    """
     model = ROUTED["deepseek-v3"]
     cluster = Cluster(
         gpu=GPUS["H800"], gpus_per_node=8, num_nodes=256, intra=INTRA["H800"], inter=LINKS["400 Gb/s"], network_cards=8
     )
     predicted = dualpipe_step_parts(model, V3_PLAN, cluster, DEEPSEEK)
-    plain = step_time(model, V3_PLAN, cluster, MEGATRON_CORE).seconds
+    without = {
+        "without DualPipe": replace(DEEPSEEK, dualpipe=False),
+        "and without deduplication": replace(DEEPSEEK, dualpipe=False, deduplicates=False),
+    }
+    plain = {name: step_time(model, V3_PLAN, cluster, stack).seconds for name, stack in without.items()}
     rows = {
         name: [Part(text="", kind=kind, size=getattr(parts, field)) for field, (kind, _) in _PARTS.items()]
         for name, parts in {"published": PUBLISHED_STEP, "predicted": predicted}.items()
     }
-    rows["without overlap, predicted"] = [Part(text="", kind="other", size=plain)]
-    seconds = (PUBLISHED_STEP.seconds, predicted.seconds, plain)
+    rows |= {name: [Part(text="", kind="other", size=seconds)] for name, seconds in plain.items()}
+    seconds = (PUBLISHED_STEP.seconds, predicted.seconds, *plain.values())
     ends = {name: f"{each:.1f} s" for name, each in zip(rows, seconds, strict=True)}
     title = "A step of DeepSeek-V3 on 2,048 H800s: 15,360 sequences of 4,096 tokens"
-    return parts_scene(rows, ends=ends, legend=dict(_PARTS.values()), title=title), plain / predicted.seconds
+    slower = plain["without DualPipe"] / predicted.seconds
+    return parts_scene(rows, ends=ends, legend=dict(_PARTS.values()), title=title), slower
