@@ -281,12 +281,12 @@ def busiest_choice(curve: Sequence[float]) -> str:
 def balance_scene(runs: Mapping[str, tuple[Sequence[float], float]]) -> Scene:
     """Curves of `balance_run` by name, each the mean of ten steps; behind its name, where it ends, and the loss."""
     points = {
-        f"{name}: {mean_of_last(curve):.2f} (loss {loss:.2f})": [
+        f"{name}: {mean_of_last(curve):.2f} (language loss {loss:.2f})": [
             (end, sum(curve[end - 10 : end]) / 10) for end in range(10, len(curve) + 1)
         ]
         for name, (curve, loss) in runs.items()
     }
-    title = "Choices of the busiest expert, divided by the mean. Numbers: the last 50 steps"
+    title = "Choices of the busiest expert, divided by the mean. The numbers are of the last 50 steps"
     return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3, 4)), title=title)
 
 
@@ -418,7 +418,7 @@ def dualpipe_scene() -> tuple[Scene, float]:
     )
     predicted = dualpipe_step_parts(model, V3_PLAN, cluster, DEEPSEEK)
     without = {
-        "without DualPipe": replace(DEEPSEEK, dualpipe=False),
+        "predicted without DualPipe": replace(DEEPSEEK, dualpipe=False),
         "and without deduplication": replace(DEEPSEEK, dualpipe=False, deduplicates=False),
     }
     plain = {name: step_time(model, V3_PLAN, cluster, stack).seconds for name, stack in without.items()}
@@ -430,5 +430,5 @@ def dualpipe_scene() -> tuple[Scene, float]:
     seconds = (PUBLISHED_STEP.seconds, predicted.seconds, *plain.values())
     ends = {name: f"{each:.1f} s" for name, each in zip(rows, seconds, strict=True)}
     title = "A step of DeepSeek-V3 on 2,048 H800s: 15,360 sequences of 4,096 tokens"
-    slower = plain["without DualPipe"] / predicted.seconds
+    slower = plain["predicted without DualPipe"] / predicted.seconds
     return parts_scene(rows, ends=ends, legend=dict(_PARTS.values()), title=title), slower

@@ -156,8 +156,8 @@ class ExpertsExplorer(Explorer):
         copies, nodes = (self.copies(deduplicated=each) for each in (False, True))
         return words(
             "sentence", times=max(load) / sum(load) * len(load), dropped=self.dropped, copies=copies, nodes=nodes,
-            longest=words(f"part.{self.longest(deduplicated=False)}"),
-            deduplicated=words(f"part.{self.longest(deduplicated=True)}"),
+            longest=words(f"longest.{self.longest(deduplicated=False)}"),
+            deduplicated=words(f"longest.{self.longest(deduplicated=True)}"),
         )  # fmt: skip
 
     @property
