@@ -26,7 +26,7 @@ def test_the_longest_part_is_the_longest_bar():
     shown = ExpertsExplorer()
     seconds = shown.seconds
     assert seconds[shown.longest(deduplicated=False)] == max(seconds.values())
-    assert "longest is the network with a copy per expert, and the network with" in shown.sentence
+    assert "Bottleneck with a copy per expert: the network." in shown.sentence
 
 
 def test_an_expert_of_deepseek_v3_is_larger():
