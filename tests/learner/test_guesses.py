@@ -23,6 +23,7 @@ COINCIDENCES = {
     "05.offload": "8.18 MiB",
     "05.few_tokens": "16 B",
     "11.mfu": "29 % to 45 %",
+    "14.factor": "4 times the mea",
     "interview.idle": "43 %    operatio",
 }
 
