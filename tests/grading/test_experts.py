@@ -25,12 +25,18 @@ def inputs_of(name: str, size: int, seed: int = 0) -> list[list[dict]]:
 # -- dispatch and combine --------------------------------------------------------------------------------------------
 @repeated("size", SIZES)
 def test_the_cases_of_dispatch_have_what_its_text_speaks_of(size):
-    _, dropped, all_to_one, one_sends_nothing, _ = inputs_of("dispatch", size)
+    _, dropped, all_to_one, one_sends_nothing, one_choice, one_expert, one_is_idle = inputs_of("dispatch", size)
     counts = sum(exchange.sent_rows(one["experts"], one["num_experts"])[1] for one in dropped)
     assert (counts == 0).any() and all((one["experts"] < 0).any() for one in dropped)
+    assert all((one["experts"][-1] < 0).all() and (one["experts"] >= 0).any() for one in dropped)
     received = [len(exchange.right_rows(all_to_one, rank)) for rank in range(size)]
     assert not any(received[:-1]) and received[-1]
     assert exchange.sent_bytes(one_sends_nothing[0]) == 0
+    assert all(one["experts"].shape[1] == 1 for one in one_choice)
+    assert all(one["num_experts"] == size == one["experts"].shape[1] for one in one_expert)
+    sent = [exchange.sent_bytes(one) for one in one_is_idle]
+    received = [len(exchange.right_rows(one_is_idle, rank)) for rank in range(size)]
+    assert (0, 0) in zip(sent, received, strict=True) and (any(sent) or size == 1)
     for inputs in inputs_of("dispatch", size):
         assert all(len(set(kept)) == len(kept) for one in inputs for kept in kept_choices(one["experts"]))
 

@@ -17,25 +17,34 @@ from helpers.learner.words import Words
 words = LAB.messages  # the texts of messages.yaml
 
 
+FIXED_CASES = [
+    [[0.0, 0.02, -0.01, 0.0], [[5, 1, 0, 2], [1, 3, 2, 2]], 0.001],  # the text's example
+    [[0.1, -0.3, 0.2], [[4, 1, 2]], 0.01],  # one rank
+    [[0.2, -0.1], [[3, 1], [0, 2]], 0.05],  # both experts have the mean
+    [[0.0, 0.0, 0.0, 0.0], [[0, 6, 0, 0], [0, 7, 0, 0]], 0.001],  # one expert has all tokens
+    [[0.3], [[4], [2]], 0.01],  # there is one expert
+    [[1.01234, -2.5, 1 / 3], [[2, 1, 1], [0, 1, 3]], 0.0005],  # two experts are 2/3 below the mean
+    [[0.01234, -0.5, 0.0005], [[1, 2, 2], [0, 1, 1]], 0.0005],  # two experts are 2/3 above the mean
+    [[0.1, 0.3], [[2, 0], [0, 3]], 0.002],  # both are 1/2 away from it
+    [[0.0, 0.1, 0.2], [[60000, 50000, 49999], [40000, 50000, 50000]], 0.01],  # all are within 1 of a large mean
+    [[0.1, 0.2], [[30, 10], [0, 5]], 0.3],  # the mean of the ranks' shares says the opposite
+]
+
+
 def make_bias(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The text's example, one rank, two equal experts, all tokens on one; then random counts of several ranks.
+    """The fixed cases, and then random counts of several ranks.
 
     A case is: the bias of each expert, the counts as [rank][expert], and the rate. In the random cases some expert has
     exactly the mean, or the mean rounded down, or the mean rounded up, in turn.
     """
-    cases: list[list[Any]] = [
-        [[0.0, 0.02, -0.01, 0.0], [[5, 1, 0, 2], [1, 3, 2, 2]], 0.001],
-        [[0.1, -0.3, 0.2], [[4, 1, 2]], 0.01],
-        [[0.2, -0.1], [[3, 1], [0, 2]], 0.05],
-        [[0.0, 0.0, 0.0, 0.0], [[0, 6, 0, 0], [0, 7, 0, 0]], 0.001],
-    ]
+    cases: list[list[Any]] = list(FIXED_CASES)
     for number in range(9):
         mean, near, far = rng.integer(6, 12), rng.integer(2, 3), rng.integer(4, 6)
         totals = [mean, mean + near, mean - near, mean + far, mean - far][: rng.one_of(3, 5)]
         totals[1] += (0, 1, -1)[number % 3]
         totals = [totals[i] for i in rng.permutation(len(totals))]
-        bias = [rng.integer(-50, 50) / 100 for _ in totals]
-        cases.append([bias, split_among_ranks(rng, totals), rng.one_of(0.001, 0.01, 0.1)])
+        bias = [rng.integer(-5000, 5000) / 10000 for _ in totals]
+        cases.append([bias, split_among_ranks(rng, totals), rng.one_of(0.0005, 0.001, 0.03, 0.1)])
     return [{"cases": cases}]
 
 

@@ -36,26 +36,34 @@ Inputs = Sequence[Mapping[str, Any]]  # of each rank
 
 # -- 14.dispatch -----------------------------------------------------------------------------------------------------
 def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank has another number of tokens.
+    """Every rank has another number of tokens. In case 0 every choice has an expert, and in the cases
 
-    In case 1 some choices go nowhere and an expert gets no row. In case 2 every token goes to the last expert alone. In
-    case 3 rank 0 has one token, which goes nowhere. The other cases drop nothing.
+    1  some choices go nowhere, such as all of the last token, and an expert gets no row
+    2  every token goes to the last expert alone
+    3  rank 0 has one token, which goes nowhere
+    4  each token chooses a single expert
+    5  each rank has a single expert, and each token chooses all experts
+    6  a rank has no row to send and gets none. It is the last case, so that a rank that skips a call there leaves the
+       others waiting for it, and does not meet them with the first call of another case.
     """
-    number, per_rank = rng.case.number, rng.integer(2, 3)
-    num_experts = world_size * per_rank
-    k = rng.integer(2, min(num_experts, 4))
+    number = rng.case.number
+    per_rank, idle = 1 if number == 5 else rng.integer(2, 3), rng.integer(0, world_size - 1)
+    num_experts, width = world_size * per_rank, rng.integer(2, 5)
+    k = {4: 1, 5: num_experts}.get(number) or rng.integer(2, min(num_experts, 4))
     lengths = [rng.integer(3, 7) for _ in range(world_size)]
     lengths[0] = 1 if number == 3 else lengths[0]
     inputs = []
     for rank, length in enumerate(lengths):
         experts = torch.tensor([rng.permutation(num_experts)[:k] for _ in range(length)])  # (T, k)
         if number == 1:
-            experts[0, 0], experts[experts == num_experts - 1] = NOWHERE, NOWHERE
+            experts[0, 0], experts[-1], experts[experts == num_experts - 1] = NOWHERE, NOWHERE, NOWHERE
         elif number == 2:
             experts.fill_(NOWHERE)[:, -1] = num_experts - 1
-        elif number == 3 and rank == 0:
+        elif (number, rank) in ((3, 0), (6, idle)):
             experts.fill_(NOWHERE)
-        inputs.append({"x": rng.tensor(length, 3), "experts": experts, "num_experts": num_experts})
+        elif number == 6:
+            experts[experts // per_rank == idle] = NOWHERE
+        inputs.append({"x": rng.tensor(length, width), "experts": experts, "num_experts": num_experts})
     return inputs
 
 
@@ -171,7 +179,7 @@ DISPATCH = Task(
     run_submission=run_dispatch,
     judge=judge_dispatch,
     recognise_failure=recognise_exchange,
-    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=5),
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=7),
     must_not_change=("x", "experts"),
 )
 
@@ -181,11 +189,17 @@ ARGUMENTS = ("outputs", "weights", "order", "sent", "received")  # what combine 
 
 
 def make_combine(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The choices of a case of dispatch, and outputs and weights for them. factor: the gradient of the result."""
+    """The choices of a case of dispatch, and outputs and weights for them. factor: the gradient of the result.
+
+    About half of the weights are negative, and in case 4 one is 0, because an answer may not tell by a weight whether
+    its choice goes somewhere.
+    """
     inputs = make_dispatch(rng, world_size)
     for rank, one in enumerate(inputs):
         rows, one["order"], one["sent"], one["received"] = right_dispatch(inputs, rank)
-        one["outputs"], one["weights"] = rng.tensor(*rows.shape), rng.tensor(*one["experts"].shape).abs()
+        one["outputs"], one["weights"] = rng.tensor(*rows.shape), rng.tensor(*one["experts"].shape)
+        if rng.case.number == 4:
+            one["weights"][0] = 0
         one["factor"] = rng.tensor(*one["x"].shape)
     return inputs
 

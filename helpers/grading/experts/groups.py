@@ -22,12 +22,12 @@ KINDS = ("attention", "router", "shared expert", "expert")  # of parameters
 
 
 def make_groups(rng: NumberGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every kind and rank of the text's mesh, of meshes with one axis, with two and with three.
+    """Every kind and rank of the picture's mesh and of the text's, of meshes with one axis, with two and with three.
 
     A case is: the kind, the rank, and the sizes of ep, edp and tp.
     """
     sizes = [(2, 2, 2), (1, 1, 1), (rng.integer(2, 4), 1, 1), (1, rng.integer(2, 4), 1), (1, 1, rng.integer(2, 4))]
-    sizes += [(2, 3, 1), (4, 1, 2), (1, 3, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
+    sizes += [(2, 2, 1), (2, 3, 1), (4, 1, 2), (1, 3, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
     return [{"cases": [[kind, rank, *one] for one in sizes for kind in KINDS for rank in range(num_ranks(*one))]}]
 
 

@@ -31,16 +31,18 @@ BIAS_SIZE = 0.5  # by which biases differ: enough to change choices among scores
 
 
 def make_route(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Both kinds of scores, each with a bias and without; k is 1, all experts, or between.
+    """Both kinds of scores, each with a bias and without, and with each of them k is 1, all experts, or between.
 
-    factor: the gradient of the weights with which backward starts.
+    In case 3 there is one token. In case 4 all biases are larger than any score, and in case 5 every sum of score and
+    bias is negative. factor: the gradient of the weights with which backward starts.
     """
     number = rng.case.number
-    num_experts, tokens = rng.integer(5, 7), rng.integer(4, 7)
-    k = (rng.integer(2, 3), rng.integer(2, 3), 2, 3, 1, num_experts)[number]
+    num_experts, tokens = rng.integer(5, 7), 1 if number == 3 else rng.integer(4, 7)
+    k = (rng.integer(2, 3), rng.integer(2, 3), 2, 3, 1, num_experts, num_experts, 1)[number]
     logits = rng.tensor(tokens, num_experts)
     # The bias moves tokens to other experts, but not all of them to the same ones.
-    bias = None if number in (2, 3) else BIAS_SIZE * rng.tensor(num_experts).tanh()
+    bias = BIAS_SIZE * rng.tensor(num_experts).tanh() + {4: 3, 5: -3}.get(number, 0)
+    bias = None if number in (2, 3, 6, 7) else bias
     kind = "softmax" if number % 2 == 0 else "sigmoid"
     return [{"logits": logits, "k": k, "kind": kind, "bias": bias, "factor": rng.tensor(tokens, k)}]
 
@@ -97,6 +99,6 @@ ROUTE = Task(
     judge=judge_route,
     recognise_failure=recognise_errors({"'NoneType'": "bias_is_none", "inplace operation": "scores_changed"}),
     runs_on="process",
-    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=6),
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=8),
     must_not_change=("logits", "bias"),
 )
