@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +12,7 @@ from helpers.grading import task_of
 from helpers.grading.experts import balance, exchange, groups
 from helpers.grading.kit.tensor_comparisons import is_close
 from helpers.parallel.experts import expert_parallel, update_bias
-from tests.grading.known_mistakes import repeated
+from tests.grading.known_mistakes import repeated, world_of
 
 SEEDS = range(4)
 SIZES = (1, 2, 3, 4, 5)
@@ -25,7 +27,7 @@ def inputs_of(name: str, size: int, seed: int = 0) -> list[list[dict]]:
 # -- dispatch and combine --------------------------------------------------------------------------------------------
 @repeated("size", SIZES)
 def test_the_cases_of_dispatch_have_what_its_text_speaks_of(size):
-    _, dropped, all_to_one, one_sends_nothing, one_choice, one_expert, one_is_idle = inputs_of("dispatch", size)
+    _, dropped, all_to_one, one_sends_nothing, one_choice, all_chosen, one_is_idle = inputs_of("dispatch", size)
     counts = sum(exchange.sent_rows(one["experts"], one["num_experts"])[1] for one in dropped)
     assert (counts == 0).any() and all((one["experts"] < 0).any() for one in dropped)
     assert all((one["experts"][-1] < 0).all() and (one["experts"] >= 0).any() for one in dropped)
@@ -33,7 +35,7 @@ def test_the_cases_of_dispatch_have_what_its_text_speaks_of(size):
     assert not any(received[:-1]) and received[-1]
     assert exchange.sent_bytes(one_sends_nothing[0]) == 0
     assert all(one["experts"].shape[1] == 1 for one in one_choice)
-    assert all(one["num_experts"] == size == one["experts"].shape[1] for one in one_expert)
+    assert all(one["num_experts"] == one["experts"].shape[1] for one in all_chosen)
     sent = [exchange.sent_bytes(one) for one in one_is_idle]
     received = [len(exchange.right_rows(one_is_idle, rank)) for rank in range(size)]
     assert (0, 0) in zip(sent, received, strict=True) and (any(sent) or size == 1)
@@ -44,6 +46,16 @@ def test_the_cases_of_dispatch_have_what_its_text_speaks_of(size):
 def kept_choices(experts: torch.Tensor) -> list[list[int]]:
     """For each token the experts that it has chosen."""
     return [[expert for expert in chosen if expert >= 0] for chosen in experts.tolist()]
+
+
+def test_no_rows_of_another_dtype_are_told_apart_from_the_right_ones():
+    task = task_of("14.dispatch")
+    case = task.variations.cases(0)[3]
+    world = world_of("14.dispatch", 1, case=case)  # in which the only rank gets no row
+    right = exchange.right_dispatch(world.inputs, 0)
+    no_rows = right[0].to(torch.float16)
+    wrong = [one for one in task.judge(replace(world, outputs=[[no_rows, *right[1:]]])) if not one.ok]
+    assert len(wrong) == 1 and "float16" in wrong[0].message.en
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -42,12 +42,11 @@ def make_dispatch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     2  every token goes to the last expert alone
     3  rank 0 has one token, which goes nowhere
     4  each token chooses a single expert
-    5  each rank has a single expert, and each token chooses all experts
+    5  each token chooses all experts
     6  a rank has no row to send and gets none. It is the last case, so that a rank that skips a call there leaves the
        others waiting for it, and does not meet them with the first call of another case.
     """
-    number = rng.case.number
-    per_rank, idle = 1 if number == 5 else rng.integer(2, 3), rng.integer(0, world_size - 1)
+    number, per_rank, idle = rng.case.number, rng.integer(2, 3), rng.integer(0, world_size - 1)
     num_experts, width = world_size * per_rank, rng.integer(2, 5)
     k = {4: 1, 5: num_experts}.get(number) or rng.integer(2, min(num_experts, 4))
     lengths = [rng.integer(3, 7) for _ in range(world_size)]
@@ -140,8 +139,8 @@ def expect_all_to_alls(world: JudgedWorld, what: Words, expected: Sequence[Seque
 
 def name_wrong_row(inputs: Inputs, rank: int, judgement: Judgement, got: Any) -> Judgement:
     """The judgement of a rank's rows; where the first wrong row is another token, the sentence says which one."""
-    due = right_rows(inputs, rank)
-    if judgement.ok or not isinstance(got, Tensor) or got.shape != (len(due), inputs[0]["x"].shape[1]):
+    due, x = right_rows(inputs, rank), inputs[rank]["x"]
+    if judgement.ok or not isinstance(got, Tensor) or got.dtype != x.dtype or got.shape != (len(due), x.shape[1]):
         return judgement
     place = next(i for i, (_, source, token) in enumerate(due) if not torch.equal(got[i], inputs[source]["x"][token]))
     expert, *right = due[place]
