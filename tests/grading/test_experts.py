@@ -24,6 +24,20 @@ def inputs_of(name: str, size: int, seed: int = 0) -> list[list[dict]]:
     return [task.inputs(seed, size, case) for case in task.variations.cases(seed)]
 
 
+# -- route -----------------------------------------------------------------------------------------------------------
+@repeated("seed", SEEDS)
+def test_the_cases_of_route_have_what_its_text_speaks_of(seed):
+    cases = [inputs for (inputs,) in inputs_of("route", 1, seed)]
+    for kind in ("softmax", "sigmoid"):
+        of_kind = [one for one in cases if one["kind"] == kind]
+        assert {one["bias"] is None for one in of_kind} == {True, False}
+        ks = {("one", "some", "all")[(one["k"] > 1) + (one["k"] == one["logits"].shape[1])] for one in of_kind}
+        assert ks == {"one", "some", "all"}
+    biases = [one["bias"] for one in cases if one["bias"] is not None]
+    assert any(bias.min() > 1 for bias in biases) and any(bias.max() < -1 for bias in biases)
+    assert any(len(one["logits"]) == 1 for one in cases)
+
+
 # -- dispatch and combine --------------------------------------------------------------------------------------------
 @repeated("size", SIZES)
 def test_the_cases_of_dispatch_have_what_its_text_speaks_of(size):
@@ -80,6 +94,13 @@ def test_an_expert_gets_the_rows_that_it_gets_in_the_course(ranks, size):
     for rank, rows in enumerate(ranks[:size].run(rows_of_all_cases)):
         for inputs, got in zip(asked, rows, strict=True):
             assert torch.equal(exchange.right_dispatch(inputs, rank)[0], got)
+
+
+@repeated("size", SIZES)
+def test_weights_of_choices_that_are_sent_are_positive_negative_and_zero(size):
+    asked = [one for inputs in inputs_of("combine", size) for one in inputs]
+    signs = {sign for one in asked for sign in one["weights"][one["experts"] >= 0].sign().tolist()}
+    assert signs == {-1, 0, 1}
 
 
 @repeated("size", SIZES)
