@@ -13,6 +13,8 @@ after DeepSeek-V3 (2024), section 2.1.2.
 Legend: T = tokens of this rank, h = hidden, E = experts, k = choices of a token, N = ranks, n = rows that a rank gets.
 """
 
+from math import ceil
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -23,7 +25,8 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
 
     kind: "softmax" as in Mixtral, or "sigmoid" as in DeepSeek-V3. bias: (E), added to the scores for the choice alone,
     so it moves tokens to other experts and changes no weight. max_nodes: on how many of the `num_nodes` nodes, among
-    which the experts are divided, the experts of one token may be.
+    which the experts are divided, the experts of one token may be. With k = 1 the weight is always 1, so the loss gives
+    the router no gradient; Switch Transformers therefore take the score itself.
     """
     scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
     preference = scores.detach() if bias is None else scores.detach() + bias
@@ -35,9 +38,12 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
 
 
 def on_best_nodes(preference, k, num_nodes, max_nodes):
-    """Whether each expert (T, E) is on one of the token's best nodes, by the sum of their best k / max_nodes scores."""
+    """Whether each expert (T, E) is on one of the token's best nodes, by the sum of their best k / max_nodes scores.
+
+    k / max_nodes is rounded up. Raises torch's RuntimeError where so many nodes do not have k experts.
+    """
     by_node = preference.unflatten(-1, (num_nodes, -1))  # (T, nodes, E / nodes)
-    best = by_node.topk(k // max_nodes, dim=-1).values.sum(-1).topk(max_nodes, dim=-1).indices
+    best = by_node.topk(ceil(k / max_nodes), dim=-1).values.sum(-1).topk(max_nodes, dim=-1).indices
     allowed = torch.zeros(by_node.shape[:2], dtype=torch.bool, device=preference.device).scatter(1, best, True)
     return allowed[..., None].expand_as(by_node).flatten(1)
 
@@ -53,6 +59,7 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     token = order // experts.shape[1]
     counts = torch.bincount(choice[order], minlength=num_experts)
     received_counts = exchange_counts(counts, group)  # (N, E / N): from each rank, for each expert of this one
+    # On a GPU, tolist makes the host wait for the counts, so it cannot launch the next kernels before.
     sent, received = counts.view(received_counts.shape).sum(1).tolist(), received_counts.sum(1).tolist()
 
     arrived = AllToAll.apply(x[token], sent, received, group)  # dispatch: (n, h), in the order of ranks
@@ -61,6 +68,7 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     back_in_order = computed[by_expert.argsort()]  # in the order of ranks again
     returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: (T * k, h), a row per choice
 
+    # The router's weights are float32 in training, so the products are too. On a GPU, the order of the sum varies.
     return torch.zeros_like(x).index_add(0, token, (returned * weights.flatten()[order, None]).to(x.dtype))
 
 

@@ -46,6 +46,18 @@ def test_a_token_stays_on_its_best_nodes(logits):
         assert {int(expert) // 2 for expert in chosen} == set(best)
 
 
+def test_fewer_experts_than_nodes_are_on_the_best_nodes(logits):
+    """With k = 1 on at most two of four nodes, the best expert of all is on the best node."""
+    best = route(logits, 1, "sigmoid")[0]
+    assert torch.equal(route(logits, 1, "sigmoid", num_nodes=4, max_nodes=2)[0], best)
+
+
+def test_nodes_with_too_few_experts_are_refused(logits):
+    """Two nodes of two experts each do not have five."""
+    with pytest.raises(RuntimeError):
+        route(logits, 5, "sigmoid", num_nodes=4, max_nodes=2)
+
+
 def test_over_capacity_later_tokens_and_second_choices_are_dropped():
     experts = torch.tensor([[0, 1], [1, 0], [0, 2], [0, 1]])
     dropped = drop_over_capacity(experts, 3, capacity=2)
