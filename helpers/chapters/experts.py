@@ -30,6 +30,7 @@ from helpers.predict.time.dualpipe import DualPipeParts
 from helpers.predict.time.stacks import DEEPSEEK
 from helpers.predict.time.step import dualpipe_step_parts, step_time
 from helpers.predict.traffic.expert_messages import expert_parallel_traffic
+from helpers.predict.traffic.expert_parallel import layer_bytes
 from helpers.ranks import Ranks
 from helpers.records import CommLog
 from helpers.specs import GPUS, LINKS, ROUTED, Cluster, Plan
@@ -52,7 +53,7 @@ def opening_scene() -> Scene:
     """Two rows per token, before dispatch and after it, on four ranks with two experts each."""
     torch.manual_seed(0)
     experts = route(torch.randn(4, 8, NUM_EXPERTS).flatten(0, 1), TOP_K)[0]
-    title = "4 ranks, 8 experts, top 2: rank r holds experts 2r and 2r + 1, and rows of tokens travel"
+    title = "4 ranks, 8 experts, top 2: each token is sent to the ranks of its two experts"
     return dispatch_scene(experts.view(4, 8, TOP_K).tolist(), NUM_EXPERTS, title=title)
 
 
@@ -66,13 +67,36 @@ def parameters_table() -> str:
 
 
 def memory_by_ep_scene() -> Scene:
-    """The memory of one of 64 GPUs that train DeepSeekMoE 16B under ZeRO-1, with its experts divided or not."""
-    bars = {
-        f"EP {ep}, {DEEPSEEK_MOE.num_experts // ep} experts per layer": memory(DEEPSEEK_MOE, Plan(dp=64, zero=1, ep=ep))
-        for ep in (1, 8, 64)
+    """The memory of one of 64 GPUs that train DeepSeekMoE 16B, without expert parallelism and with it."""
+    plans = {
+        "ZeRO-1": Plan(dp=64, zero=1),
+        "ZeRO-3": Plan(dp=64, zero=3),
+        "ZeRO-1, EP 8": Plan(dp=64, zero=1, ep=8),
+        "ZeRO-1, EP 64": Plan(dp=64, zero=1, ep=64),
     }
-    title = "DeepSeekMoE 16B on 64 GPUs, ZeRO-1, one sequence of 4,096 tokens per GPU"
+    found = {name: memory(DEEPSEEK_MOE, plan) for name, plan in plans.items()}
+    # the buffers are 2 MB, too little to be seen
+    bars = {name: replace(each, buffers=0, temporaries=each.temporaries + each.buffers) for name, each in found.items()}
+    title = "Predicted memory of one GPU: DeepSeekMoE 16B on 64 GPUs, 4,096 tokens per GPU"
     return memory_scene(bars, capacity=80e9, capacity_name="one H100", title=title)
+
+
+def experts_traffic_table() -> str:
+    """Lines: what a GPU sends for the experts of one layer of DeepSeekMoE 16B, forward and backward, in bf16.
+
+    ZeRO-3 on 64 GPUs gathers the weights in forward and again in backward, and reduce-scatters their gradients, each
+    on a ring. EP 8 has four all-to-alls of tokens with an even load.
+    """
+    model, num_gpus, ep = DEEPSEEK_MOE, 64, 8
+    weights = model.num_experts * 3 * model.hidden * model.ffn_hidden * 2  # three matrices per expert, 2 bytes each
+    rows = model.seq * model.top_k * model.hidden * 2
+    sent = 3 * weights * (num_gpus - 1) / num_gpus
+    sent_by_ep = layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep)
+    return (
+        "          what one GPU sends      to other GPUs\n"
+        f"ZeRO-3    3 x {weights / 1e9:.2f} GB of weights{sent / 1e9:>14.2f} GB\n"
+        f"EP {ep}      4 x {rows / 1e9:.2f} GB of tokens{sent_by_ep / 1e9:>15.2f} GB"
+    )
 
 
 # ---- one layer, in one process and on ranks ----
@@ -107,9 +131,9 @@ def gpt_with(weights: Tensors) -> GPT:
     return model
 
 
-def second_layer() -> tuple[MixtureOfExperts, Tensor]:
-    """The second layer of experts of a GPT after ten steps, and 1,024 tokens of text as they reach it, (T, h)."""
-    model, found = gpt_with(trained_weights(10)), []
+def second_layer(steps: int = 10) -> tuple[MixtureOfExperts, Tensor]:
+    """The second layer of experts of a GPT after `steps` steps, and 1,024 tokens of text as they reach it, (T, h)."""
+    model, found = gpt_with(trained_weights(steps)), []
     layer = expert_layers(model)[1]
     hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].detach().flatten(0, 1)))
     with torch.no_grad():
@@ -148,13 +172,15 @@ def on_a_rank(
     return joined, [forward.log, backward.log], choices.tolist()
 
 
-def compare_layer(ranks: Ranks, compute: Callable[..., Tensor]) -> tuple[list[list[CommLog]], str]:
+def compare_layer(
+    ranks: Ranks, compute: Callable[..., Tensor], dtype: torch.dtype = torch.float64
+) -> tuple[list[list[CommLog]], str]:
     """Run a layer on the ranks. Returns for each rank the messages of forward and of backward, and a verdict.
 
     AssertionError where output or gradients differ from those of one process, RuntimeError where a rank passed other
     messages than predicted.
     """
-    layer, tokens = second_layer()
+    layer, tokens = (each.to(dtype) for each in second_layer())
     found, logs, rows = zip(*ranks.run(on_a_rank, compute, layer, tokens), strict=True)
     x = tokens.clone().requires_grad_()
     out = layer(x)
@@ -176,7 +202,7 @@ def messages_scene(logs: Sequence[Sequence[CommLog]]) -> Scene:
             Part(text="combine", kind="buffers", size=combine),
         ]
         ends[f"rank {rank}"] = f"{dispatch:,} B and {combine:,} B"
-    title = "Payloads of a forward pass, counted; each is the predicted number of bytes"
+    title = "Bytes that each rank passes to dispatch and to combine in forward, measured"
     return parts_scene(rows, ends=ends, title=title)
 
 

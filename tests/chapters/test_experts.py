@@ -1,5 +1,7 @@
 """Chapter 14's runs: a wrong layer and a wrong message are found, and the mistake is a factor of exactly EP."""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +15,14 @@ def layer_on_a_rank(x, layer):
     """As in the chapter."""
     experts, weights, _ = route(layer.router(x), k=2, kind="sigmoid")
     return expert_parallel(x, experts, weights, layer.experts, num_experts=8)
+
+
+def layer_with_one_kernel(x, layer):
+    """The same layer. Raises AssertionError unless both of its products call torch's grouped one."""
+    with mock.patch.object(torch.nn.functional, "grouped_mm", wraps=torch.nn.functional.grouped_mm) as kernel:
+        out = layer_on_a_rank(x, layer)
+    assert kernel.call_count == 2
+    return out
 
 
 def weighted_twice(x, layer):
@@ -34,6 +44,11 @@ def test_a_layer_on_ranks_equals_one_process_and_sends_what_was_predicted(ranks)
     assert "rank 0: 131,072 B and " in chapter.messages_scene(logs).summary
 
 
+def test_in_float32_the_layer_on_ranks_uses_the_grouped_product_of_torch(ranks):
+    logs, verdict = chapter.compare_layer(ranks, layer_with_one_kernel, dtype=torch.float32)
+    assert verdict.startswith("equal: 5 tensors x 4 ranks") and logs[0][0].events[1].payload_bytes == 131_072 // 2
+
+
 def test_another_message_than_the_predicted_one_is_an_error(ranks, monkeypatch):
     real = chapter.expert_parallel_traffic
     monkeypatch.setattr(chapter, "expert_parallel_traffic", lambda rows, **more: real(rows, **more | dict(hidden=31)))
@@ -50,6 +65,9 @@ def test_a_router_that_is_left_alone_collapses():
     layer, tokens = chapter.second_layer()
     load = torch.bincount(route(layer.router(tokens), 2, "sigmoid")[0].flatten(), minlength=8)
     assert load.max() > 1000 and (load < 20).sum() == 6 and load.sum() == 2 * len(tokens)
+    layer, tokens = chapter.second_layer(steps=0)
+    load = torch.bincount(route(layer.router(tokens), 2, "sigmoid")[0].flatten(), minlength=8)
+    assert load.max() < 2 * load.double().mean()
 
 
 def test_the_model_trains_like_in_one_process(ranks):
@@ -103,9 +121,17 @@ def test_published_numbers():
     assert chapter.DEEPSEEK_MOE.num_params == pytest.approx(16.4e9, rel=0.005)  # Dai et al. 2024, section 5.1
     assert chapter.DEEPSEEK_MOE.active_params == pytest.approx(2.8e9, rel=0.015)
     assert "mixtral-8x7b              8    2   46.70 B   12.88 B" in chapter.parameters_table()
-    assert "EP 64" in chapter.memory_by_ep_scene().summary and chapter.opening_scene().summary.startswith("expert 0: ")
+    assert "ZeRO-1, EP 64" in chapter.memory_by_ep_scene().summary
+    assert chapter.opening_scene().summary.startswith("expert 0: ")
     scene, slower = chapter.dualpipe_scene()
     assert "published: 19.9 s." in scene.summary and 1.2 < slower < 1.6
+
+
+def test_experts_of_zero3_and_of_expert_parallelism_by_hand():
+    """64 experts of three matrices of 2048 x 1408 in bf16; 4,096 tokens with 6 rows of 2048 elements."""
+    assert chapter.experts_traffic_table().splitlines()[1:] == [
+        "ZeRO-3    3 x 1.11 GB of weights          3.27 GB", "EP 8      4 x 0.10 GB of tokens           0.35 GB",
+    ]  # fmt: skip
 
 
 def test_the_groups_of_the_mesh():

@@ -15,7 +15,7 @@ from helpers.learner.words import book
 
 words = book("experts").section("pictures")  # what a reader sees, in the learner's language: learner/words/experts.yaml
 _LEFT, _RIGHT, _HEIGHT = 62.0, 100.0, 190.0  # pixels: beside the bars of experts, and the highest bar
-_ROW, _ACROSS = 20.0, 8  # pixels from one row of a token to the next, and how many stand beside each other
+_ROW, _ACROSS = 20.0, 8  # pixels from one square to the next, and how many of an expert stand beside each other
 
 
 def expert_load_scene(
@@ -58,21 +58,23 @@ def _level(text: str, y: float, *, text_below: float) -> Iterator[Line | Label]:
 
 
 def dispatch_scene(choices: Sequence[Sequence[Sequence[int]]], num_experts: int, *, title: str) -> Scene:
-    """The rows of tokens before dispatch and after it. choices: [rank][token], the experts of each token.
+    """The rows of tokens before dispatch and after it. choices: [rank][token], the k experts of each token.
 
-    A square is the copy of a token for one expert, whose number stands on it, in the colour of the token's rank.
+    A square is the copy of a token for one expert, whose number stands on it, in the colour of the token's rank. Before
+    dispatch, the k squares of a token stand below each other.
     """
-    size, share = len(choices), num_experts // len(choices)
-    column, before = (WIDTH - 2 * MARGIN) / size, max(len(rank) * len(rank[0]) for rank in choices)
+    size, share, k = len(choices), num_experts // len(choices), len(choices[0][0])
+    column = (WIDTH - 2 * MARGIN) / size
     items, top = heading(title, [])
-    first, second = top + 24, top + 24 + -(-before // _ACROSS) * _ROW + 46
+    first, second = top + 24, top + 24 + k * _ROW + 46
     items.append(Label(x=MARGIN, y=top + 6, text=words("before"), size=11, colour="muted"))
     items.append(Label(x=MARGIN, y=second - 22, text=words("after"), size=11, colour="muted"))
     bottom = second
     for rank in range(size):
         x, y = MARGIN + rank * column, second
-        own = [(rank, expert) for token in choices[rank] for expert in token]
-        items += _squares(own, x, first + 14)
+        for number in range(k):
+            chosen = [(rank, token[number]) for token in choices[rank]]
+            items += _squares(chosen, x, first + 14 + number * _ROW, across=len(chosen))
         items.append(Label(x=x, y=first, text=f"rank {rank}", size=12, bold=True))
         for expert in range(rank * share, (rank + 1) * share):
             rows = [(source, expert) for source, tokens in enumerate(choices) for token in tokens if expert in token]
@@ -85,8 +87,8 @@ def dispatch_scene(choices: Sequence[Sequence[Sequence[int]]], num_experts: int,
     return Scene(height=bottom + 4, title=title, summary=summary, items=items)
 
 
-def _squares(rows: Sequence[tuple[int, int]], left: float, top: float) -> Iterator[Rect | Label]:
-    """A square for each row (rank of its token, expert), eight beside each other."""
+def _squares(rows: Sequence[tuple[int, int]], left: float, top: float, across: int = _ACROSS) -> Iterator[Rect | Label]:
+    """A square for each row (rank of its token, expert), `across` of them beside each other."""
     for place, (source, expert) in enumerate(rows):
-        x, y = left + place % _ACROSS * _ROW, top + place // _ACROSS * _ROW
+        x, y = left + place % across * _ROW, top + place // across * _ROW
         yield from labelled_box(x, y, _ROW - 2, _ROW - 2, f"{expert}", 11, **kind_style(rank_paint(source)))

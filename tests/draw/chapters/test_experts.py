@@ -31,3 +31,13 @@ def test_each_row_is_drawn_before_and_after_dispatch():
     squares = [item for item in scene.items if isinstance(item, Rect) and item.fill.startswith("rank")]
     assert len(squares) == 2 * 8 and sum(square.fill == "rank0" for square in squares) == 8
     assert scene.summary == "expert 0: 2 rows. expert 1: 2 rows. expert 2: 1 rows. expert 3: 3 rows."
+
+
+def test_a_column_before_dispatch_is_a_token():
+    choices = [[(0, 3), (1, 3), (2, 1)], [(3, 2), (0, 1), (0, 2)]]
+    scene = dispatch_scene(choices, 4, title="Rows")
+    squares = [item for item in scene.items if isinstance(item, Rect) and item.fill == "rank0"][:6]
+    assert len({square.y for square in squares[:3]}) == 1 and squares[3].y > squares[0].y
+    assert [square.x for square in squares[:3]] == [square.x for square in squares[3:]]
+    places = [(item.x, item.y) for item in scene.items if isinstance(item, Rect)]
+    assert len(places) == len(set(places)) == 2 * 12
