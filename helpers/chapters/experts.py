@@ -93,9 +93,9 @@ def experts_traffic_table() -> str:
     sent = 3 * weights * (num_gpus - 1) / num_gpus
     sent_by_ep = layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep)
     return (
-        "          what one GPU sends      to other GPUs\n"
-        f"ZeRO-3    3 x {weights / 1e9:.2f} GB of weights{sent / 1e9:>14.2f} GB\n"
-        f"EP {ep}      4 x {rows / 1e9:.2f} GB of tokens{sent_by_ep / 1e9:>15.2f} GB"
+        "          collectives                           sent to other GPUs\n"
+        f"ZeRO-3    3 x {weights / 1e9:.2f} GB of weights and gradients{sent / 1e9:>16.2f} GB\n"
+        f"EP {ep}      4 x {rows / 1e9:.2f} GB of tokens{sent_by_ep / 1e9:>31.2f} GB"
     )
 
 

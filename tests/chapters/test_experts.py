@@ -129,9 +129,9 @@ def test_published_numbers():
 
 def test_experts_of_zero3_and_of_expert_parallelism_by_hand():
     """64 experts of three matrices of 2048 x 1408 in bf16; 4,096 tokens with 6 rows of 2048 elements."""
-    assert chapter.experts_traffic_table().splitlines()[1:] == [
-        "ZeRO-3    3 x 1.11 GB of weights          3.27 GB", "EP 8      4 x 0.10 GB of tokens           0.35 GB",
-    ]  # fmt: skip
+    zero3, ep = chapter.experts_traffic_table().splitlines()[1:]
+    assert "3 x 1.11 GB" in zero3 and zero3.endswith(" 3.27 GB")
+    assert "4 x 0.10 GB" in ep and ep.endswith(" 0.35 GB")
 
 
 def test_the_groups_of_the_mesh():
