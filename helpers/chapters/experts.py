@@ -93,9 +93,9 @@ def experts_traffic_table() -> str:
     sent = 3 * weights * (num_gpus - 1) / num_gpus
     sent_by_ep = layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep)
     return (
-        "          collectives                           sent to other GPUs\n"
-        f"ZeRO-3    3 x {weights / 1e9:.2f} GB of weights and gradients{sent / 1e9:>16.2f} GB\n"
-        f"EP {ep}      4 x {rows / 1e9:.2f} GB of tokens{sent_by_ep / 1e9:>31.2f} GB"
+        "          size                  collectives                      to other GPUs\n"
+        f"ZeRO-3    {weights / 1e9:.2f} GB of weights    2 all-gathers, 1 reduce-scatter{sent / 1e9:>12.2f} GB\n"
+        f"EP {ep}      {rows / 1e9:.2f} GB of tokens     4 all-to-alls{sent_by_ep / 1e9:>30.2f} GB"
     )
 
 
@@ -140,6 +140,11 @@ def second_layer(steps: int = 10) -> tuple[MixtureOfExperts, Tensor]:
         model(characters().batch(10, SEQUENCES, CONTEXT)[0])
     hook.remove()
     return layer, found[0]
+
+
+def busiest_percent(load: Sequence[int]) -> float:
+    """The percentage of all tokens that choose the busiest expert. load: the choices of each expert, k per token."""
+    return round(100 * max(load) * TOP_K / sum(load), 1)
 
 
 def named(out: Tensor, x: Tensor, layer: MixtureOfExperts) -> Tensors:

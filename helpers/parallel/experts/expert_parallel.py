@@ -68,7 +68,7 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     back_in_order = computed[by_expert.argsort()]  # in the order of ranks again
     returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: (T * k, h), a row per choice
 
-    # The router's weights are float32 in training, so the products are too. On a GPU, the order of the sum varies.
+    # The products have the router's float32, and the sum has the type of x. On a GPU, the order of the sum varies.
     return torch.zeros_like(x).index_add(0, token, (returned * weights.flatten()[order, None]).to(x.dtype))
 
 
