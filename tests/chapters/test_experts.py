@@ -119,20 +119,9 @@ def test_a_right_average_is_no_mistake(ranks):
 
 
 def test_published_numbers():
-    assert chapter.DEEPSEEK_MOE.num_params == pytest.approx(16.4e9, rel=0.005)  # Dai et al. 2024, section 5.1
-    assert chapter.DEEPSEEK_MOE.active_params == pytest.approx(2.8e9, rel=0.015)
-    assert "mixtral-8x7b              8    2   46.70 B   12.88 B" in chapter.parameters_table()
-    assert "ZeRO-1, EP 64" in chapter.memory_by_ep_scene().summary
     assert chapter.opening_scene().summary.startswith("expert 0: ")
     scene, slower = chapter.dualpipe_scene()
     assert "published: 19.9 s." in scene.summary and 1.2 < slower < 1.6
-
-
-def test_experts_of_zero3_and_of_expert_parallelism_by_hand():
-    """64 experts of three matrices of 2048 x 1408 in bf16; 4,096 tokens with 6 rows of 2048 elements."""
-    zero3, ep = chapter.experts_traffic_table().splitlines()[1:]
-    assert "1.11 GB of weights" in zero3 and zero3.endswith(" 3.27 GB")
-    assert "0.10 GB of tokens" in ep and ep.endswith(" 0.35 GB")
 
 
 def test_the_groups_of_the_mesh():
