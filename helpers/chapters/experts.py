@@ -226,8 +226,14 @@ def training(*, steps: int, sequences: int = SEQUENCES, balance: Mapping | None 
     """
     return Training(
         model=lambda: new_gpt(**(balance or {})), steps=steps,
-        batch=lambda step: characters().batch(step, sequences, CONTEXT), **{"options": dict(lr=3e-3), **options},
+        batch=lambda step: batch_of(step, sequences), **{"options": dict(lr=3e-3), **options},
     )  # fmt: skip
+
+
+@cache  # all trainings see the same text, and writing it takes a third of a step
+def batch_of(step: int, sequences: int) -> tuple[Tensor, Tensor]:
+    """Tokens of a step, and those that follow them, both (sequences, CONTEXT)."""
+    return characters().batch(step, sequences, CONTEXT)
 
 
 def training_verdict(ranks: Ranks) -> str:
