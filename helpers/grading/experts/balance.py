@@ -28,6 +28,7 @@ FIXED_CASES = [
     [[0.1, 0.3], [[2, 0], [0, 3]], 0.002],  # both are 1/2 away from it
     [[0.0, 0.1, 0.2], [[60000, 50000, 49999], [40000, 50000, 50000]], 0.01],  # all are within 1 of a large mean
     [[0.1, 0.2], [[30, 10], [0, 5]], 0.3],  # the mean of the ranks' shares says the opposite
+    [[0.1, -0.2, 0.3], [[1, 0, 0], [1, 2, 1], [0, 0, 1]], 0.02],  # all have the mean, 2, but 1/3 + 4/3 + 1/3 is not 2
 ]
 
 
@@ -65,11 +66,14 @@ def moved_bias(bias: list[float], counts: list[list[int]], rate: float) -> list[
 
 
 def bias_rule(case: list[Any], got: Any) -> Words:
-    """The count over all ranks of the first expert whose bias is wrong, and the mean over the experts."""
+    """The count over all ranks of the first expert whose bias is wrong, and the mean over the experts.
+
+    The list's numbers are counted from 1, as they are in the sentence about the wrong value.
+    """
     _, counts, _ = case
     totals = [sum(of_ranks) for of_ranks in zip(*counts, strict=True)]
     expert = first_difference(moved_bias(*case), got)
-    return words["bias_rule"].format(expert, totals[expert], sum(totals) / len(totals))
+    return words["bias_rule"].format(expert + 1, totals[expert], sum(totals) / len(totals))
 
 
 BIAS = question_task(
