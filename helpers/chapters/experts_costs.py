@@ -44,18 +44,28 @@ def memory_by_ep_scene() -> Scene:
 
 
 def experts_traffic_table() -> str:
-    """Lines: what a GPU sends for the experts of one layer of DeepSeekMoE 16B, forward and backward, in bf16.
+    """Lines: what a GPU sends for the experts of one layer of DeepSeekMoE 16B in a step with one micro-batch, in bf16.
 
     ZeRO-3 on 64 GPUs gathers the weights in forward and again in backward, and reduce-scatters their gradients, each
-    on a ring. EP 8 has four all-to-alls of tokens with an even load.
+    on a ring. EP 8 sends tokens to the experts and back, with an even load. ZeRO-1 reduce-scatters the gradients of
+    the 8 experts of a GPU over its 8 replicas and gathers their new weights.
     """
     model, num_gpus, ep = DEEPSEEK_MOE, 64, 8
     weights = model.num_experts * 3 * model.hidden * model.ffn_hidden * 2  # three matrices per expert, 2 bytes each
-    rows = model.seq * model.top_k * model.hidden * 2
-    sent = 3 * weights * (num_gpus - 1) / num_gpus
-    sent_by_ep = layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep)
-    return (
-        "          size                  collectives                      to other GPUs\n"
-        f"ZeRO-3    {weights / 1e9:.2f} GB of weights    2 all-gathers, 1 reduce-scatter{sent / 1e9:>12.2f} GB\n"
-        f"EP {ep}      {rows / 1e9:.2f} GB of tokens     4 all-to-alls{sent_by_ep / 1e9:>30.2f} GB"
-    )
+    own, edp = weights / ep, num_gpus // ep
+    tokens = model.seq * model.top_k * model.hidden * 2
+    rows = [
+        ("ZeRO-3", weights, "weights", "2 all-gathers, 1 reduce-scatter", 3 * weights * (num_gpus - 1) / num_gpus),
+        (
+            "EP 8",
+            tokens,
+            "tokens",
+            "all-to-alls",
+            layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep),
+        ),
+        ("", own, "weights", "1 reduce-scatter, 1 all-gather", 2 * own * (edp - 1) / edp),
+    ]
+    lines = [f"{'':<10}{'size':<22}{'collectives':<34}to other GPUs"]
+    for name, size, what, how, sent in rows:
+        lines.append(f"{name:<10}{f'{size / 1e9:.2f} GB of {what}':<22}{how:<34}{sent / 1e9:>10.2f} GB")
+    return "\n".join(lines)

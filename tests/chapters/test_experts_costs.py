@@ -14,6 +14,7 @@ def test_parameters_are_the_published_ones():
 
 def test_experts_of_zero3_and_of_expert_parallelism_by_hand():
     """64 experts of three matrices of 2048 x 1408 in bf16; 4,096 tokens with 6 rows of 2048 elements."""
-    zero3, ep = experts_traffic_table().splitlines()[1:]
+    zero3, tokens, weights = experts_traffic_table().splitlines()[1:]
     assert "1.11 GB of weights" in zero3 and zero3.endswith(" 3.27 GB")
-    assert "0.10 GB of tokens" in ep and ep.endswith(" 0.35 GB")
+    assert "0.10 GB of tokens" in tokens and tokens.endswith(" 0.35 GB")
+    assert "0.14 GB of weights" in weights and weights.endswith(" 0.24 GB")
