@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILES, MAX_LINES, MAX_ENTRIES = 554, 54_500, 23  # what stands today, with chapter 13: these may only fall
+MAX_FILES, MAX_LINES, MAX_ENTRIES = 577, 56_150, 23  # what stands today, with chapter 14: these may only fall
 MAX_TWICE_WITHIN, MAX_TWICE_ACROSS = 0, 3
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
