@@ -274,7 +274,7 @@ def balance_scene(runs: Mapping[str, tuple[Sequence[float], float]]) -> Scene:
         ]
         for name, (curve, loss) in runs.items()
     }
-    title = "Choices of the busiest expert / mean. Curves: over 10 steps. Numbers: over the last 50 steps"
+    title = "Choices of the busiest expert, divided by the mean over all experts"
     return curves_scene(points, x="step", y=Axis(name="times the mean", ticks=(0, 1, 2, 3, 4)), title=title)
 
 

@@ -18,3 +18,5 @@ def test_experts_of_zero3_and_of_expert_parallelism_by_hand():
     assert "1.11 GB of weights" in zero3 and zero3.endswith(" 3.27 GB")
     assert "0.10 GB of tokens" in tokens and tokens.endswith(" 0.35 GB")
     assert "0.14 GB of weights" in weights and weights.endswith(" 0.24 GB")
+    numbers = [float(line.split()[-2]) for line in (zero3, tokens, weights)]
+    assert (numbers[0] - numbers[2]) / numbers[1] * 4096 == pytest.approx(35_000, rel=0.02)  # tokens, as the text says
