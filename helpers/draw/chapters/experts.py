@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.axis import row_lines, ticks
-from helpers.draw.palette import kind_style, rank_paint
+from helpers.draw.palette import NUM_RANK_PAINTS, kind_style, rank_paint
 from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, labelled_box
 from helpers.learner.words import book
 
@@ -23,9 +23,10 @@ def expert_load_scene(
 ) -> Scene:
     """A bar per expert, as high as its number of rows, in the colour of its rank; a line at the mean.
 
-    ranks: among how many ranks the experts are divided, in order. capacity: the rows that an expert takes; what is
-    above it is drawn as dropped.
+    ranks: among how many ranks the experts are divided, in order; if there are more than colours, all bars have one.
+    capacity: the rows that an expert takes; what is above it is drawn as dropped.
     """
+    ranks = ranks if ranks <= NUM_RANK_PAINTS else 1
     mean, most = sum(load) / len(load), max(*load, capacity or 0)
     entries = [(words("dropped"), kind_style("waiting"))] if capacity is not None and max(load) > capacity else []
     items, top = heading(title, entries)

@@ -1,7 +1,8 @@
 """Provides a layer of experts that are split over N ranks, on one screen: route, dispatch, compute, combine.
 
 Each rank has its own tokens and E / N of the experts. A router chooses k experts for each token. Dispatch sends a copy
-of the token to each of them, and combine brings the results back, where they are added up by the router's weights.
+of the token to each of them. Combine brings the results back, where they are multiplied by the routing weights and
+added up.
 
     forward     all-to-all of counts, all-to-all of tokens (dispatch), all-to-all of outputs (combine)
     backward    the two large all-to-alls again, in the other direction and with gradients
@@ -24,8 +25,8 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
     """The k experts of each token (T, k), their weights (T, k), which sum to 1, and the scores of all experts (T, E).
 
     kind: "softmax" as in Mixtral, or "sigmoid" as in DeepSeek-V3. bias: (E), added to the scores for the choice alone,
-    so it moves tokens to other experts and changes no weight. max_nodes: on how many of the `num_nodes` nodes, among
-    which the experts are divided, the experts of one token may be. With k = 1 the weight is always 1, so the loss gives
+    so it moves tokens to other experts and changes no weight. The experts lie on `num_nodes` nodes. Those of one token
+    lie on at most `max_nodes` of them; None: on any. With k = 1 the weight is always 1, so the loss gives
     the router no gradient; Switch Transformers therefore take the score itself.
     """
     scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
@@ -38,9 +39,10 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
 
 
 def on_best_nodes(preference, k, num_nodes, max_nodes):
-    """Whether each expert (T, E) is on one of the token's best nodes, by the sum of their best k / max_nodes scores.
+    """For each token, whether each expert is on one of the token's `max_nodes` best nodes: (T, E).
 
-    k / max_nodes is rounded up. Raises torch's RuntimeError where so many nodes do not have k experts.
+    The best nodes have the largest sums. A node's sum is that of its k / max_nodes best scores, rounded up. Raises
+    torch's RuntimeError where so many nodes do not have k experts.
     """
     by_node = preference.unflatten(-1, (num_nodes, -1))  # (T, nodes, E / nodes)
     best = by_node.topk(ceil(k / max_nodes), dim=-1).values.sum(-1).topk(max_nodes, dim=-1).indices
@@ -59,7 +61,7 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     token = order // experts.shape[1]
     counts = torch.bincount(choice[order], minlength=num_experts)
     received_counts = exchange_counts(counts, group)  # (N, E / N): from each rank, for each expert of this one
-    # On a GPU, tolist makes the host wait for the counts, so it cannot launch the next kernels before.
+    # On a GPU, the host must wait for these counts, and cannot launch the next kernels until it has them.
     sent, received = counts.view(received_counts.shape).sum(1).tolist(), received_counts.sum(1).tolist()
 
     arrived = AllToAll.apply(x[token], sent, received, group)  # dispatch: (n, h), in the order of ranks
@@ -73,7 +75,10 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
 
 
 def exchange_counts(counts, group):
-    """From how many rows each rank has for each expert (E), to how many come from each rank for each expert here."""
+    """Tell each rank how many rows it will get. counts: this rank's rows for each expert, (E).
+
+    Returns how many rows each rank sends to each expert here, (N, E / N).
+    """
     received = torch.empty_like(counts)
     dist.all_to_all_single(received, counts, group=group)
     return received.view(dist.get_world_size(group), -1)

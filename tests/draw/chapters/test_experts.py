@@ -17,6 +17,11 @@ def test_bars_are_as_high_as_the_rows_and_have_their_ranks_colour():
     assert scene.summary == "The busiest expert gets 40 rows, 2.00 times the mean."
 
 
+def test_more_ranks_than_colours_have_one_colour():
+    scene = expert_load_scene([1] * 16, title="Load", ranks=16)
+    assert len(rects(scene, "rank0")) == 16 and "colours of their ranks" not in str(scene.items)
+
+
 def test_what_exceeds_the_capacity_is_drawn_as_dropped():
     scene = expert_load_scene(LOAD, title="Load", capacity=25)
     kept, dropped = rects(scene, "rank0"), rects(scene, "waiting")
