@@ -16,11 +16,11 @@ def count_choices(experts: Tensor, num_experts: int) -> Tensor:
 
 
 def auxiliary_loss(scores: Tensor, counts: Tensor, alpha: float) -> Tensor:
-    """alpha E sum_i f_i P_i: this rank's share of the loss that is smallest when all experts get equally many tokens.
+    """alpha E sum_i f_i P_i: this rank's share of the loss that lowers the scores of the busiest experts most.
 
     f_i: the share of all choices that fall on expert i, from `count_choices`, without a gradient. P_i: the mean of the
     token's score of i, normalised to 1 over the experts. The mean over ranks with equally many tokens is the loss of
-    the full batch. It is alpha at balance (Fedus et al. 2021, section 2.2).
+    the full batch. It is alpha at balance (Fedus et al. 2021, section 2.2), but some uneven loads give less.
     """
     share = counts.to(scores.dtype) / counts.sum()
     probability = (scores / scores.sum(-1, keepdim=True)).mean(0)

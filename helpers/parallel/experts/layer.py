@@ -80,9 +80,9 @@ class Experts(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Sends each token to k of E experts and adds up what they return: (..., h) to (..., h).
 
-    In one process it asks one expert after the other; `ExpertParallel` replaces `compute` and sets `balance_group`, the
-    ranks with different tokens. After a forward, `balance_loss` is the auxiliary loss, which the training adds to its
-    own, and `counts` (E) has the choices per expert since the last `update_bias`.
+    In one process it asks one expert after the other; `ExpertParallel` replaces `compute`, and `sum_counts`, which adds
+    up the choices over the ranks with different tokens. After a forward, `balance_loss` is the auxiliary loss, which
+    the training adds to its own, and `counts` (E) has the choices per expert since the last `update_bias`.
     """
 
     def __init__(self, config: ExpertsConfig):
