@@ -23,7 +23,7 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Training, check_predicted
 from helpers.parallel.experts import ExpertParallel, MixtureOfExperts, count_choices, expert_layers, route, with_experts
-from helpers.parallel.experts.experts_on_ranks import global_norm
+from helpers.parallel.experts.experts_on_ranks import global_norm, split_gradients
 from helpers.parallel.experts.layer import balance_loss
 from helpers.predict.time.dualpipe import DualPipeParts
 from helpers.predict.time.stacks import DEEPSEEK
@@ -200,9 +200,7 @@ class ExpertRank(DataParallelRanks):
         if self.average is None:
             self.parallel.average_gradients()
             return
-        experts = [each.grad for layer in expert_layers(self.model) for each in layer.experts.parameters()]
-        dense = [each.grad for name, each in self.model.named_parameters() if ".experts." not in name]
-        self.average(dense, experts, dist.group.WORLD, self.replica_group)
+        self.average(*split_gradients(self.model), dist.group.WORLD, self.replica_group)
 
     def clip(self, max_norm: float) -> Tensor:
         norm = global_norm(self.model, self.group)

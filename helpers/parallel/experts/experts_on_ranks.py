@@ -58,13 +58,11 @@ class ExpertParallel(nn.Module):
 
     def average_gradients(self) -> None:
         """Complete all gradients after backward, so that the optimizer sees the mean over all ranks' tokens."""
-        experts = [parameter.grad for layer in expert_layers(self.model) for parameter in layer.experts.parameters()]
-        ids = {id(gradient) for gradient in experts}
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        all_reduce_in_buckets([gradient for gradient in gradients if id(gradient) not in ids], self.data_group)
+        dense, experts = split_gradients(self.model)
+        all_reduce_in_buckets(dense, self.data_group)
         if self.replica_group is not None:
             all_reduce_in_buckets(experts, self.replica_group)
-        for gradient in gradients:
+        for gradient in dense + experts:
             gradient /= dist.get_world_size(self.data_group)
 
     def _split(self, layer: MixtureOfExperts) -> None:
@@ -91,10 +89,19 @@ class ExpertParallel(nn.Module):
 
 def global_norm(model: nn.Module, group: dist.ProcessGroup | None = None) -> Tensor:
     """The norm of all gradients, of all experts and of one replica of the rest; group: the expert-parallel ranks."""
-    experts = {id(parameter) for layer in expert_layers(model) for parameter in layer.experts.parameters()}
-    squares = [torch.zeros(()), torch.zeros(())]  # of dense parameters, of experts
+    dense, experts = (
+        sum((gradient.square().sum() for gradient in gradients), torch.zeros(()))
+        for gradients in split_gradients(model)
+    )
+    dist.all_reduce(experts, group=group)
+    return (dense + experts).sqrt()
+
+
+def split_gradients(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients of dense parameters and those of experts, in the order of the model's parameters."""
+    of_experts = {id(parameter) for layer in expert_layers(model) for parameter in layer.experts.parameters()}
+    found: tuple[list[Tensor], list[Tensor]] = [], []
     for parameter in model.parameters():
         if parameter.grad is not None:
-            squares[id(parameter) in experts] = squares[id(parameter) in experts] + parameter.grad.square().sum()
-    dist.all_reduce(squares[1], group=group)
-    return (squares[0] + squares[1]).sqrt()
+            found[id(parameter) in of_experts].append(parameter.grad)
+    return found
