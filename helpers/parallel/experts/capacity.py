@@ -7,6 +7,7 @@ decides how long the layer takes.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil
 
 import torch
@@ -18,7 +19,8 @@ DROPPED = -1  # the number of the expert of a choice that goes nowhere
 
 def expert_capacity(tokens: int, num_experts: int, k: int, factor: float) -> int:
     """Rows that an expert takes from `tokens` tokens: factor times the mean, rounded up (Fedus et al. 2021, eq. 3)."""
-    return ceil(factor * tokens * k / num_experts)
+    # Fractions, because in floats 50 * 1.1 is a little above 55 and would be rounded up to 56.
+    return ceil(Fraction(str(factor)) * tokens * k / num_experts)
 
 
 def drop_over_capacity(experts: Tensor, num_experts: int, capacity: int) -> Tensor:

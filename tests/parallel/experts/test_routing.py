@@ -65,7 +65,8 @@ def test_over_capacity_later_tokens_and_second_choices_are_dropped():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "num_experts", "k", "factor", "rows"), [(4096, 64, 1, 1.25, 80), (4096, 8, 1, 1.0, 512)]
+    ("tokens", "num_experts", "k", "factor", "rows"),
+    [(4096, 64, 1, 1.25, 80), (4096, 8, 1, 1.0, 512), (50, 1, 1, 1.1, 55)],
 )
 def test_capacity_of_switch(tokens, num_experts, k, factor, rows):
     assert expert_capacity(tokens, num_experts, k, factor) == rows
