@@ -73,10 +73,10 @@ class ExpertsExplorer(Explorer):
     @property
     def capacity(self) -> float | None:
         """The rows that an expert takes, None without a limit."""
-        all_tokens, sizes = self.tokens.value * self.ep.value, (self.experts.value, self.k.value)
         if self.factor.value is None:
             return None
-        return capacity(tokens=all_tokens, num_experts=sizes[0], top_k=sizes[1], factor=self.factor.value)
+        sizes = dict(num_experts=self.experts.value, top_k=self.k.value)
+        return capacity(tokens=self.tokens.value * self.ep.value, factor=self.factor.value, **sizes)
 
     @property
     def kept(self) -> list[float]:
