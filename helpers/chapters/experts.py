@@ -25,6 +25,7 @@ from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Train
 from helpers.parallel.experts import ExpertParallel, MixtureOfExperts, count_choices, expert_layers, route, with_experts
 from helpers.parallel.experts.experts_on_ranks import global_norm, split_gradients
 from helpers.parallel.experts.layer import balance_loss
+from helpers.parallel.tensor_parallel.splits import even_split, gather_full_tensor
 from helpers.predict.time.dualpipe import DualPipeParts
 from helpers.predict.time.stacks import DEEPSEEK
 from helpers.predict.time.step import dualpipe_step_parts, step_time
@@ -210,10 +211,9 @@ class ExpertRank(DataParallelRanks):
 
     def state(self) -> Tensors:
         found = super().state()
+        split = even_split(NUM_EXPERTS, dist.get_world_size(self.group))
         for name in [name for name in found if ".experts." in name]:
-            pieces = [torch.empty_like(found[name]) for _ in range(dist.get_world_size(self.group))]
-            dist.all_gather(pieces, found[name].contiguous(), group=self.group)
-            found[name] = torch.cat(pieces)
+            found[name] = gather_full_tensor(found[name], split, self.group)
         return found | {"load": torch.stack(self.load)}
 
 
