@@ -147,8 +147,7 @@ class RankMemory:
 
     def _of_stages(self, plan: Plan) -> list[_Stage]:
         """The stages of which one is the fullest."""
-        key = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.zero, plan.precision
-        key += (plan.last_stage_layers,)
+        key = plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.zero, plan.precision, plan.last_stage_layers
         if key not in self._stages:
             self._stages[key] = [self._new_stage(plan, number) for number in representative_stages(self.model, plan)]
         return self._stages[key]
