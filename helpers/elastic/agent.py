@@ -35,14 +35,13 @@ from helpers.elastic.rendezvous import regroup
 from helpers.elastic.settings import ElasticSettings, words
 from helpers.elastic.worker import run_generation
 from helpers.learner.words import Words
-from helpers.ranks.board.errors import causes
+from helpers.ranks.board.errors import causes, has_runnable_thread
 from helpers.ranks.board.sites import rank_names
 from helpers.ranks.board.watch import RankState, Watch
 from helpers.ranks.processes import process
 from helpers.ranks.processes.limits import folder_prefix
 from helpers.ranks.processes.messages import pack_call, unpack
 from helpers.ranks.processes.spec import BASE_SEED, process_seed, rank_spec
-from helpers.ranks.processes.worker import is_runnable
 from helpers.specs import Plan
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
@@ -93,7 +92,7 @@ class RankProcess(RankState):
         with contextlib.suppress(psutil.Error):
             info = psutil.Process(self.pid)
             before, self.cpu_seconds = self.cpu_seconds, sum(info.cpu_times()[:2])  # user and system
-            return self.cpu_seconds > before or any(is_runnable(thread.id, self.pid) for thread in info.threads())
+            return self.cpu_seconds > before or has_runnable_thread(self.pid)
         return False
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
-from helpers.ranks.processes.worker import is_runnable
+from helpers.ranks.board.errors import is_runnable
 from helpers.ranks.wire import wire
 
 MAX_GAP = 0.5  # seconds; a longer gap between two looks means a busy listener or a suspended laptop, not a silent rank

@@ -6,6 +6,7 @@ import torch.
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -137,3 +138,24 @@ class RankStatus:
             return False
         same = self.frames == other.frames and self.counters == other.counters
         return same and [w.sequence for w in self.waiting] == [w.sequence for w in other.waiting]
+
+
+def is_runnable(native_id: int, pid: int | None = None) -> bool:
+    """Whether a thread of this process, or of process `pid`, has work, and runs or wants a core.
+
+    False where the system does not tell.
+    """
+    try:
+        with open(f"/proc/{pid or 'self'}/task/{native_id}/stat") as stat:
+            # After the name in parentheses comes the state: R is running or runnable, D waits for a disk.
+            return stat.read().rpartition(")")[2].split()[0] in "RD"
+    except OSError:
+        return False
+
+
+def has_runnable_thread(pid: int) -> bool:
+    """Whether any thread of process `pid` has work. False where the process is gone or the system does not tell."""
+    try:
+        return any(is_runnable(int(thread), pid) for thread in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return False

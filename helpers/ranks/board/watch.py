@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from helpers.learner.words import Words
-from helpers.ranks.board.errors import Failure, RankStatus
+from helpers.ranks.board.errors import Failure, RankStatus, has_runnable_thread
 from helpers.ranks.board.interrupts import defer_interrupts, interruptible
 from helpers.ranks.board.sites import is_engine
 
@@ -152,14 +152,14 @@ class Watch:
         """Give the unfinished ranks `limit` seconds to end after a first failure.
 
         It stops as soon as each of them waits for another one and has not moved. A rank that has work but no core gets
-        up to RUNNABLE_FACTOR times as long, since it has yet to come to its wait.
+        up to RUNNABLE_FACTOR times as long, since it has yet to come to its wait, or to its own end.
         """
         start = self.clock
         while self.unfinished and self.clock - start < limit * RUNNABLE_FACTOR:
-            self.refresh(0.1)
-            if all(s.where and self._is_waiting(s) for s in self.unfinished):
+            number = self.refresh(0.1)
+            if all(s.answered >= number and self._is_waiting(s) for s in self.unfinished):
                 return
-            if self.clock - start >= limit and not any(s.where and s.where.runnable for s in self.unfinished):
+            if self.clock - start >= limit and not any(_has_work(s, number) for s in self.unfinished):
                 return
             self.receive(STILL_SECONDS / 2)
 
@@ -248,6 +248,11 @@ class Watch:
             # A little less than a poll, because the time between two answers varies.
             return unmoved >= POLL * 0.8 and any(op.missing for op in state.where.waiting)
         return self.clock - state.idle_since >= NO_MOVEMENT_SECONDS and _inside_distributed(state.where)
+
+
+def _has_work(state: RankState, number: int) -> bool:
+    """Whether a rank runs or wants a core. One that has not answered question `number` may be too busy to answer."""
+    return state.where.runnable if state.answered >= number else has_runnable_thread(state.pid)
 
 
 def _inside_distributed(where: RankStatus) -> bool:

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 
 from helpers.ranks.board.interrupts import interruptible, interrupts_in_waits_only
 from helpers.ranks.board.watch import RankState
+from helpers.ranks.processes.limits import load_per_core
 from helpers.ranks.processes.zygote import (  # FORKS: whether ranks are forked, which only Linux allows
     FORKS,
     kill_with_group,
@@ -310,8 +311,8 @@ def exit_status(pid: int, limit: float = 1.0) -> int | None:
 
 
 def exit_codes(ranks: Iterable[RankState]) -> dict[int, int | None]:
-    """Rank -> how it ended, of those of these ranks that are dead."""
-    return {one.rank: exit_status(one.pid) for one in ranks if one.dead}
+    """Rank -> how it ended, of those of these ranks that are dead. The busier the machine, the longer is the wait."""
+    return {one.rank: exit_status(one.pid, load_per_core()) for one in ranks if one.dead}
 
 
 def end_all(ranks: Collection[RankState], limit: float = END_LIMIT) -> None:

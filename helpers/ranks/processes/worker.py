@@ -51,7 +51,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from helpers import devices
 from helpers.devices.call_site import main_stack
 from helpers.learner.words import Words
-from helpers.ranks.board.errors import Failure, RankStatus, WaitingOperation, frames_of_error
+from helpers.ranks.board.errors import Failure, RankStatus, WaitingOperation, frames_of_error, is_runnable
 from helpers.ranks.board.sites import Frame, frames_of, is_engine
 from helpers.ranks.processes.messages import Capture, Outbox, pack_result, unpack
 from helpers.ranks.wire import rules, wire
@@ -363,19 +363,6 @@ def defer_signal(handle: Callable[[], None]) -> bool:
     Then `handle` is called once the message has been sent. False where this process is no rank.
     """
     return ACTIVE is not None and ACTIVE.outbox.defer(handle)
-
-
-def is_runnable(native_id: int, pid: int | None = None) -> bool:
-    """Whether a thread of this process, or of process `pid`, has work, and runs or wants a core.
-
-    False where the system does not tell.
-    """
-    try:
-        with open(f"/proc/{pid or 'self'}/task/{native_id}/stat") as stat:
-            # After the name in parentheses comes the state: R is running or runnable, D waits for a disk.
-            return stat.read().rpartition(")")[2].split()[0] in "RD"
-    except OSError:
-        return False
 
 
 def _own_process(folder: str, rank: int) -> int:

@@ -130,10 +130,26 @@ def test_a_reported_mistake_is_one_finding_with_its_line_and_its_cure(name: str)
     assert report.line in text and found.cure, text
 
 
-def test_what_ends_the_process_below_torch_is_no_mistake_of_the_script():
-    result = rehearse(HEAD + "import os\nos.abort()\n", 2, limit=60)
+# Both ranks have left init_process_group, where rank 1 needs the store that rank 0 holds.
+MET = """
+import time
+open(f"{folder}/{rank}", "w").close()
+while len(os.listdir(folder)) < 2:
+    time.sleep(0.01)
+"""
+
+
+def test_what_ends_the_process_below_torch_is_no_mistake_of_the_script(tmp_path):
+    result = rehearse(HEAD + f"folder = {str(tmp_path)!r}" + MET + "os.abort()\n", 2, limit=60)
     assert result.exit_code == 2 and not result.findings, str(result)
     assert "C++ code of torch has crashed on ranks 0, 1" in str(result.problem) and "killed by SIGABRT" in str(result)
+
+
+def test_a_rank_that_is_too_busy_to_answer_is_let_come_to_its_end(tmp_path):
+    """As on a machine without a free core: rank 1 computes in C and answers nothing while rank 0 has ended."""
+    late = "if rank == 1:\n    sum(range(50_000_000))\n"
+    result = rehearse(HEAD + f"folder = {str(tmp_path)!r}" + MET + late + "os.abort()\n", 2, limit=60)
+    assert "C++ code of torch has crashed on ranks 0, 1" in str(result.problem), str(result)
 
 
 @pytest.mark.parametrize(

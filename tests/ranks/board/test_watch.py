@@ -197,6 +197,19 @@ def test_a_rank_on_its_way_to_its_wait_is_let_come_to_it(watch):
     assert 0 < len(answers) < 40
 
 
+@pytest.mark.parametrize("has_work", [False, True])
+def test_an_old_answer_does_not_end_the_time_that_a_busy_rank_gets(watch, monkeypatch, has_work):
+    """It waited for another rank when it answered last, and is too busy to answer now."""
+    monkeypatch.setattr(watch_module, "has_runnable_thread", lambda pid: has_work)
+    for state in watch.states[1:]:
+        state.take(("done", "ok", b"", {"0": 6}, None), 0.0)
+    answer(watch, 0, waits_for(1))
+    start = watch.clock
+    watch.settle_or_wait(0.2)
+    most = 0.2 * watch_module.RUNNABLE_FACTOR
+    assert watch.clock - start >= (most if has_work else 0.2)
+
+
 @pytest.mark.timeout(20)
 def test_a_rank_that_reads_nothing_does_not_make_the_kernel_wait(watch):
     for _ in range(5000):  # more than a pipe holds
