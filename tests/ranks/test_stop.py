@@ -59,13 +59,13 @@ RANKS_WORK, CHECKS_WORK = "ranks.run(lambda: 7)", "check('03.average', right, se
 class Wait:
     """A cell that never ends, and what it shows after Stop.
 
-    is_marked: whether the cell makes a file, before which Stop is not pressed. An answer that is checked may not make
-    one, so there Stop is pressed soon after the cell has begun. then, gives: a cell that works afterwards, and its end.
+    seconds: between the file that the cell makes and Stop. An answer that is checked may make no file, so there the
+    cell makes it before the check. then, gives: a cell that works afterwards, and its end.
     """
 
     source: str
     says: tuple[str, ...]
-    is_marked: bool = True
+    seconds: float = 0.1
     presses: int = 1
     then: str = RANKS_WORK
     gives: str = "[7, 7]"
@@ -74,6 +74,7 @@ class Wait:
 LOOP = {"source": ON_RANKS + "while True: pass", "says": (INTERRUPTED, "are at cell line 4", KEPT)}
 C_CODE = {"source": ON_RANKS + "re.match('(a+)+$', 'a' * 64 + 'b')", "says": (INTERRUPTED, LOST)}
 START = {"source": HANGS_AT_START + "Ranks(3, device='cpu')", "says": (STARTING, "run this cell again")}
+BEGAN = "open({began!r}, 'w').close()\n"
 CHECK = {"says": NOT_COUNTED, "then": CHECKS_WORK, "gives": "True"}
 WAITS = {
     "a loop on the ranks": Wait(**LOOP),
@@ -89,8 +90,8 @@ WAITS = {
         says=("died: its process ended with exit code 3", LOST),
         then=STARTS + RANKS_WORK,
     ),
-    "a check, an endless answer": Wait(source="check('03.average', endless)", is_marked=False, **CHECK),
-    "a check, an answer in C code": Wait(source="check('03.average', stuck)", is_marked=False, **CHECK),
+    "a check, an endless answer": Wait(source=BEGAN + "check('03.average', endless)", seconds=0.5, **CHECK),
+    "a check, an answer in C code": Wait(source=BEGAN + "check('03.average', stuck)", seconds=0.5, **CHECK),
     "a check, its ranks start": Wait(
         source=f"run_on_ranks._ranks.close()\n{HANGS_AT_START}check('03.average', right)",
         **CHECK | {"then": STARTS + CHECKS_WORK},
@@ -99,10 +100,10 @@ WAITS = {
         source="judging.judge_case = slowly\ncheck('03.average', right)",
         **CHECK | {"then": "judging.judge_case = judge_case\n" + CHECKS_WORK},
     ),
-    "an exercise": Wait(source="exercise('03.average', endless)", is_marked=False, **CHECK),
+    "an exercise": Wait(source=BEGAN + "exercise('03.average', endless)", seconds=0.5, **CHECK),
     "a drill": Wait(
-        source="one = drill('03.average').begin()\none.check(endless)",
-        is_marked=False,
+        source=f"one = drill('03.average').begin()\n{BEGAN}one.check(endless)",
+        seconds=0.5,
         **CHECK | {"then": "len(one.talk.outcomes)", "gives": "0"},
     ),
     "an explorer, a run on ranks": Wait(
@@ -145,10 +146,10 @@ def stopped(kernel, wait, began):
     message = kernel.start(wait.source.replace("{began!r}", repr(str(began))))
     kernel.wait_until_started(message)
     end = time.monotonic() + 30
-    while wait.is_marked and not began.exists():
+    while not began.exists():
         assert time.monotonic() < end, "the cell does not come to its wait"
         time.sleep(0.01)
-    time.sleep(0.1 if wait.is_marked else 0.5)
+    time.sleep(wait.seconds)
     for press in range(wait.presses):
         time.sleep(0.1 * press)
         kernel.interrupt()
