@@ -103,7 +103,7 @@ check: $(READY)
 	@$(PY) -m ruff format --check .
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 	@$(PY) tools/tidy_notebooks.py --check
-	@$(PY) tools/refresh_sources.py --check
+	@$(PY) tools/refresh_outputs.py --check
 	@$(PY) tools/build_labs.py --check
 	@$(PY) tools/build_strategies_page.py --check
 	@$(PY) tools/translate.py --pairs $$(cat tools/translated_at.txt)

@@ -35,6 +35,7 @@ _PITCH, _BOX, _STRIP, _GAP, _FONT = 36.0, 20.0, 4.0, 2.0, 12.0
 _TITLE_LEFT, _STATIONS_LEFT, _STATIONS_RIGHT = 40.0, 236.0, 520.0  # pixels: where these columns begin and end
 _COLUMNS = {"minutes": 594.0, "tasks": 656.0, "guesses": 718.0, "cards": 790.0}  # pixels: where a column of texts ends
 _DONE = "activations"  # orange, because neither green nor another blue stands out from the path's blue
+_NARROWEST = 13.0  # pixels of a station, so that its letter fits
 _FULL_WIDTH_MINUTES = 65  # a chapter of so many minutes fills the column, unless another chapter has more
 
 
@@ -131,12 +132,13 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
         yield Label(x=_STATIONS_LEFT, y=y + _BOX / 2 + 2, text=text, size=_FONT, colour="muted")
     x = _STATIONS_LEFT
     for station in row.chapter.stations:
-        width, letter = station.minutes * scale - _GAP, station.letter
+        pitch, letter = max(station.minutes * scale, _NARROWEST), station.letter
+        width = pitch - _GAP
         tooltip = words("station", letter=letter, title=station.title, minutes=station.minutes)
         style = {"radius": 3, "tooltip": tooltip, **_station_style(station.on_path)}
         yield from labelled_box(x, y, width, _BOX, letter, size=_FONT, bold=True, **style)
         yield Rect(x=x, y=y + _BOX + 1, width=row.share(station) * width, height=_STRIP, fill=_DONE)
-        x += station.minutes * scale
+        x += pitch
 
 
 def _sentence(row: MapRow) -> str:

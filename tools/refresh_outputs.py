@@ -1,7 +1,8 @@
-"""Brings the sources that saved notebooks show up to date with the files that they come from; --check only reports.
+"""Brings what saved notebooks show of other files up to date: sources, and the map of the course. --check only reports.
 
-A cell that ends in `show(f)` saves the lines of f with their numbers. An edit above f in its file moves these numbers,
-and nothing has to run again for that. An output names what it shows, as in "[source] train · helpers/chapters/ddp.py".
+A cell that ends in `show(f)` saves the lines of f with their numbers. An edit above f in its file moves these numbers.
+The map at the end of a chapter shows the minutes, tasks and guesses of all chapters. Nothing has to run again for
+either. An output names what it shows, as in "[source] train · helpers/chapters/ddp.py".
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from helpers.draw import show  # noqa: E402
+from helpers.draw.picture import saved_bundle  # noqa: E402
+from helpers.widgets.progress_view import CourseMap  # noqa: E402
 
 NAMED = re.compile(r"^\[source\] (\S+) · (helpers/\S+)\.py$", re.MULTILINE)
 
@@ -29,7 +32,7 @@ def shown_object(name: str, path: str) -> object:
 
 
 def refreshed(path: Path) -> nbformat.NotebookNode | None:
-    """The notebook with today's sources, or None where nothing changes."""
+    """The notebook with today's sources and map, or None where nothing changes."""
     notebook, is_changed = nbformat.read(path, as_version=4), False
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -41,7 +44,19 @@ def refreshed(path: Path) -> nbformat.NotebookNode | None:
                 html = show(*(shown_object(*one) for one in named), folded=is_folded)._repr_html_()
                 is_changed |= html != data["text/html"]
                 data["text/html"] = html
+            elif text == CourseMap.TEXT:
+                is_changed |= draw_map(output)
     return notebook if is_changed else None
+
+
+def draw_map(output: nbformat.NotebookNode) -> bool:
+    """Draws the map of the course into an output, unless the words that describe it are today's. Whether it did."""
+    data, metadata = saved_bundle(CourseMap().saved, **CourseMap.PNG_OPTIONS)
+    if output.metadata == metadata:
+        return False
+    output.data["image/png"] = data["image/png"]
+    output.metadata = nbformat.from_dict(metadata)
+    return True
 
 
 def main() -> int:
@@ -52,11 +67,11 @@ def main() -> int:
             if notebook is None:
                 continue
             stale += 1
-            print(f"{path.relative_to(ROOT)}: it shows sources that have moved or changed")
+            print(f"{path.relative_to(ROOT)}: it shows sources or a map that have moved or changed")
             if not is_check:
                 nbformat.write(notebook, path)
     if is_check and stale:
-        print("Bring them up to date with: python tools/refresh_sources.py")
+        print("Bring them up to date with: python tools/refresh_outputs.py")
     return int(is_check and stale > 0)
 
 
