@@ -16,8 +16,9 @@ from helpers.classroom.results import AnswerPieces, Flag, GradedSubmission, Grad
 from helpers.classroom.submissions import UnreadableNotebook, find_submissions, read_bytes
 from tests.classroom import hostile, notebooks
 from tests.classroom.hostile import HOSTILE
+from tests.timing import assert_one_of_three_is_within
 
-MAX_SECONDS = 5.0  # of processor time, to read a submission and to report on it
+MAX_SECONDS = 5.0  # of processor time on an idle machine, to read a submission and to report on it
 # What the normal run reads: those that take longest, and one of each kind of file that cannot be read.
 WORST = {"statements", "nested_prints", "long_line_of_operators", "chain_of_aliases", "flagged_lines"}
 WORST |= {"many_lists", "nested_signs", "surrogates", "cut_off", "pipe"}
@@ -30,25 +31,34 @@ def test_there_are_forty():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reading_and_reporting_take_seconds(name, tmp_path, lab_03):
-    """In this process, where processor time can be measured whatever else the machine does."""
+    """In this process, where processor time can be measured. Beside other work, a core computes more slowly."""
     hostile.write(name, tmp_path)
-    start, bare = time.process_time(), GradedSubmission(learner=name, file=f"{name}.ipynb", lab="03_ddp")
+
+    def seconds(attempt: int) -> float:
+        start = time.process_time()
+        one = read_in_this_process(name, tmp_path, lab_03)
+        twins = [one, GradedSubmission(learner="twin", file="", lab="03_ddp", tasks=one.tasks, pieces=one.pieces)]
+        text = page(twins, lab_03, tmp_path)
+        took = time.process_time() - start
+        if name != "control_characters":  # its error is raised only where it is run
+            assert HOSTILE[name].says in text, one
+        assert "\x1b" not in text and len(text) < 2_000_000
+        return took
+
+    assert_one_of_three_is_within(MAX_SECONDS, seconds)
+
+
+def read_in_this_process(name: str, folder, lab: labs.LabNotebook) -> GradedSubmission:
+    """A hostile submission, read without running it, as if all its tasks had passed."""
     try:
-        fields = reader.read(read_bytes(tmp_path / f"{name}.ipynb"), [lab_03], "en", has_changes=True)
-        tasks = [GradedTask(key=one.key, state="passed", max_points=one.points) for one in lab_03.tasks]
-        tasks = [one_with_flags(task, fields["flags"]) for task in tasks]
-        pieces = tuple(AnswerPieces(**one) for one in fields["pieces"])
-        more = {"problems": fields["problems"], "more_flags": fields["more_flags"], "pieces": pieces}
-        one = cleaned(GradedSubmission(learner=name, file="", lab="03_ddp", tasks=tuple(tasks), **more))
+        fields = reader.read(read_bytes(folder / f"{name}.ipynb"), [lab], "en", has_changes=True)
     except UnreadableNotebook as error:
-        one = cleaned(GradedSubmission(learner=bare.learner, file=bare.file, problems=(str(error),)))
-    twins = [one, GradedSubmission(learner="twin", file="", lab="03_ddp", tasks=one.tasks, pieces=one.pieces)]
-    text = page(twins, lab_03, tmp_path)
-    took = time.process_time() - start
-    assert took < MAX_SECONDS, f"{took:.1f} s"
-    if name != "control_characters":  # its error is raised only where it is run
-        assert HOSTILE[name].says in text, one
-    assert "\x1b" not in text and len(text) < 2_000_000
+        return cleaned(GradedSubmission(learner=name, file=f"{name}.ipynb", problems=(str(error),)))
+    tasks = [GradedTask(key=one.key, state="passed", max_points=one.points) for one in lab.tasks]
+    tasks = tuple(one_with_flags(task, fields["flags"]) for task in tasks)
+    pieces = tuple(AnswerPieces(**one) for one in fields["pieces"])
+    more = {"problems": fields["problems"], "more_flags": fields["more_flags"], "pieces": pieces}
+    return cleaned(GradedSubmission(learner=name, file="", lab="03_ddp", tasks=tasks, **more))
 
 
 def one_with_flags(task: GradedTask, flags: list[dict]) -> GradedTask:
