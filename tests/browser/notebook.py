@@ -203,7 +203,7 @@ class Notebook:
         for key in keys.split():
             self.page.keyboard.press(key)
         try:
-            self.page.wait_for_function(DIFFERS, arg=[picture.element_handle(), before], timeout=10_000, polling=20)
+            self.page.wait_for_function(DIFFERS, arg=[picture.element_handle(), before], timeout=60_000, polling=20)
         except TimeoutError:
             focus = self.page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
             raise AssertionError(f"{keys} on {dial} leaves the picture; the focus is on {focus}") from None

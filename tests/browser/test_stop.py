@@ -81,8 +81,8 @@ def processes_of(notebook) -> list[psutil.Process]:
 
 
 def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run after ten seconds."""
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    """Those that still run after thirty seconds."""
+    _, alive = psutil.wait_procs(processes, timeout=30)
     return [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
