@@ -390,5 +390,5 @@ def plans_scene(model: ModelSpec, plans: Mapping[str, Plan]) -> tuple[Scene, str
         rows[name] = [Part(text=f"{size:.2f}", kind=kind, size=size) for kind, size in sizes.items()]
         ends[name] = f"{seconds[name]:.2f} s, {memory(model, plan).total / 1e9:.1f} GB"
     legend = {"forward": "all else", "activations": "attention", "other": "recomputation", "communication": "messages"}
-    title = "8 nodes of 8 H100: seconds of a step per sequence in the step, predicted"
+    title = "8 nodes of 8 H100: predicted seconds per sequence (of a step, divided by its sequences)"
     return parts_scene(rows, ends=ends, legend=legend, title=title), min(seconds, key=seconds.get)
