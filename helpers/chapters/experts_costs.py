@@ -60,7 +60,7 @@ def experts_traffic_table() -> str:
             "EP 8",
             tokens,
             "tokens",
-            "all-to-alls",
+            "4 all-to-alls",
             layer_bytes(tokens=model.seq, hidden=model.hidden, top_k=model.top_k, ep=ep),
         ),
         ("", own, "weights", "1 reduce-scatter, 1 all-gather", 2 * own * (edp - 1) / edp),

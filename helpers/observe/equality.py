@@ -51,7 +51,7 @@ def assert_equal(
             largest = max(largest, result.difference)
             problems += [result.problem] if result.problem else []
     if problems:
-        more = f"\n({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        more = f"\n(tensors that differ as well: {len(problems) - 1})" if len(problems) > 1 else ""
         raise AssertionError(problems[0] + more)
     num_ranks = f" x {len(by_rank)} ranks" if len(by_rank) > 1 else ""
     return f"equal: {len(reference)} tensors{num_ranks}, largest difference {_short(largest)}"
@@ -100,9 +100,9 @@ def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, a
     expected, actual = expected.detach().cpu(), actual.detach().cpu()
     if expected.numel() == 0 or torch.equal(expected, actual):
         return _Comparison(0.0)
-    gap = (actual.double() - expected.double()).abs()
+    gap, word = (actual.double() - expected.double()).abs(), "relative difference"
     if atol is not None:
-        difference, limit = gap.max().item(), atol
+        difference, limit, word = gap.max().item(), atol, "difference"
     else:
         measured = gap.norm() if expected.dtype == torch.float64 else gap.max()
         size = _size(expected)
@@ -110,7 +110,8 @@ def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, a
         limit = rtol if rtol is not None else _tolerance(expected.dtype)
     if difference <= limit:
         return _Comparison(difference)
-    return _Comparison(difference, _describe(label, expected, actual, gap, difference, limit))
+    compared = f"{word} {_short(difference)}, allowed {_short(limit)}"
+    return _Comparison(difference, _describe(label, expected, actual, gap, compared))
 
 
 def _size(expected: Tensor) -> float:
@@ -126,15 +127,16 @@ def _tolerance(dtype: torch.dtype) -> float:
     return TOLERANCES.get(dtype, 8 * torch.finfo(dtype).eps)
 
 
-def _describe(label: str, expected: Tensor, actual: Tensor, gap: Tensor, difference: float, limit: float) -> str:
+def _describe(label: str, expected: Tensor, actual: Tensor, gap: Tensor, compared: str) -> str:
     """The sentence about a tensor that differs: where it differs most, and both values there.
 
-    It adds the factor if the whole tensor is a multiple of the expected one.
+    compared: the difference of the tensors, and what is allowed. The factor follows if the whole tensor is a multiple
+    of the expected one.
     """
     worst = int(gap.nan_to_num(nan=float("inf")).argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
     values = f"{actual.flatten()[worst].item():.6g}, expected {expected.flatten()[worst].item():.6g}"
-    text = f"{label} differs at {index}: {values} (difference {_short(difference)}, allowed {_short(limit)})"
+    text = f"{label} differs, most at {index}: {values} ({compared})"
     return text + _ratio_hint(expected.double().flatten(), actual.double().flatten())
 
 

@@ -39,20 +39,21 @@ def test_tolerance_follows_the_dtype(dtype, passes, fails):
 def test_the_message_names_rank_tensor_place_and_values():
     wrong = tensors()
     wrong["weight"][1, 2] += 1
-    with pytest.raises(
-        AssertionError, match=r"rank 2 of 3: weight differs at \(1, 2\): \S+, expected \S+ \(difference"
-    ):
+    where = r"rank 2 of 3: weight differs, most at \(1, 2\): \S+, expected \S+"
+    with pytest.raises(AssertionError, match=rf"{where} \(relative difference"):
         assert_equal(tensors(), [tensors(), tensors(), wrong])
+    with pytest.raises(AssertionError, match=rf"{where} \(difference 1.0e0, allowed 5.0e-1\)"):
+        assert_equal(tensors(), [tensors(), tensors(), wrong], atol={"weight": 0.5})
 
 
 def test_a_sum_where_a_mean_is_meant_shows_as_a_factor():
-    with pytest.raises(AssertionError, match=r"3.00 times the expected one\n\(1 more differ\)"):
+    with pytest.raises(AssertionError, match=r"3.00 times the expected one\n\(tensors that differ as well: 1\)"):
         assert_equal(tensors(), {name: 3 * t for name, t in tensors().items()})
 
 
 def test_nan_and_inf_differ():
     for odd in (float("nan"), float("inf")):
-        with pytest.raises(AssertionError, match=r"bias differs at \(0,\)"):
+        with pytest.raises(AssertionError, match=r"bias differs, most at \(0,\)"):
             assert_equal(tensors(), tensors(bias=torch.tensor([odd, 0, 0, 0])))
 
 

@@ -1,4 +1,4 @@
-"""Provides a layer of experts that are split over N ranks, on one screen: route, dispatch, compute, combine.
+"""A layer whose experts are distributed over N ranks, in one short file: route, dispatch, compute, combine.
 
 Each rank has its own tokens and E / N of the experts. A router chooses k experts for each token. Dispatch sends a copy
 of the token to each of them. Combine brings the results back, where they are multiplied by the routing weights and
@@ -25,9 +25,9 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
     """The k experts of each token (T, k), their weights (T, k), which sum to 1, and the scores of all experts (T, E).
 
     kind: "softmax" as in Mixtral, or "sigmoid" as in DeepSeek-V3. bias: (E), added to the scores for the choice alone,
-    so it moves tokens to other experts and changes no weight. The experts lie on `num_nodes` nodes. Those of one token
-    lie on at most `max_nodes` of them; None: on any. With k = 1 the weight is always 1, so the loss gives
-    the router no gradient; Switch Transformers therefore take the score itself.
+    so it moves tokens to other experts and changes no weight. The experts lie on `num_nodes` nodes. The experts of one
+    token lie on at most `max_nodes` nodes; None: no limit. With k = 1 the weight is always 1, so the loss gives the
+    router no gradient; Switch Transformers therefore take the score itself.
     """
     scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
     preference = scores.detach() if bias is None else scores.detach() + bias
@@ -41,8 +41,8 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
 def on_best_nodes(preference, k, num_nodes, max_nodes):
     """For each token, whether each expert is on one of the token's `max_nodes` best nodes: (T, E).
 
-    The best nodes have the largest sums. A node's sum is that of its k / max_nodes best scores, rounded up. Raises
-    torch's RuntimeError where so many nodes do not have k experts.
+    For each node, its ceil(k / max_nodes) largest scores are added up. The nodes with the largest sums are the best.
+    If `max_nodes` nodes together have fewer than k experts, torch raises a RuntimeError.
     """
     by_node = preference.unflatten(-1, (num_nodes, -1))  # (T, nodes, E / nodes)
     best = by_node.topk(ceil(k / max_nodes), dim=-1).values.sum(-1).topk(max_nodes, dim=-1).indices
@@ -51,26 +51,26 @@ def on_best_nodes(preference, k, num_nodes, max_nodes):
 
 
 def expert_parallel(x, experts, weights, compute, num_experts, group=None):
-    """The sum over each token's experts of weight times output: (T, h) to (T, h).
+    """For each token, add up weight times output over its experts: (T, h) to (T, h).
 
     experts, weights: (T, k), as `route` returns them. compute(rows, counts): the outputs (n, h) of this rank's experts
-    for rows (n, h) in the order of the experts; counts: how many rows are each expert's (E / N), some of them 0.
+    for rows (n, h) in the order of the experts; counts (E / N): the number of rows of each expert, which can be 0.
     """
     choice = experts.flatten()
     order = choice.argsort(stable=True)[(choice < 0).sum() :]  # choices in the order of their experts, without any -1
     token = order // experts.shape[1]
     counts = torch.bincount(choice[order], minlength=num_experts)
-    received_counts = exchange_counts(counts, group)  # (N, E / N): from each rank, for each expert of this one
-    # On a GPU, the host must wait for these counts, and cannot launch the next kernels until it has them.
+    received_counts = exchange_counts(counts, group)  # (N, E / N): rows from each rank, for each expert on this rank
+    # On a GPU, the host waits here for the counts, and cannot launch the next kernels before it has them.
     sent, received = counts.view(received_counts.shape).sum(1).tolist(), received_counts.sum(1).tolist()
 
     arrived = AllToAll.apply(x[token], sent, received, group)  # dispatch: (n, h), in the order of ranks
     by_expert = rows_by_expert(received_counts)
     computed = compute(arrived[by_expert], received_counts.sum(0))
     back_in_order = computed[by_expert.argsort()]  # in the order of ranks again
-    returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: (T * k, h), a row per choice
+    returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: a row per choice without -1
 
-    # The products have the router's float32, and the sum has the type of x. On a GPU, the order of the sum varies.
+    # Output times weight is in float32, as the weights are. It is added up in the type of x, on a GPU in any order.
     return torch.zeros_like(x).index_add(0, token, (returned * weights.flatten()[order, None]).to(x.dtype))
 
 
@@ -85,7 +85,7 @@ def exchange_counts(counts, group):
 
 
 def rows_by_expert(received_counts):
-    """The order that brings rows from (rank, expert) to (expert, rank), for a grouped matrix product: (n)."""
+    """The indices (n) that reorder rows which are sorted by rank, then expert, so that they are sorted by expert."""
     num_ranks, num_local = received_counts.shape
     expert = torch.arange(num_local, device=received_counts.device).repeat(num_ranks)
     return expert.repeat_interleave(received_counts.flatten()).argsort(stable=True)
