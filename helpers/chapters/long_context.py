@@ -326,7 +326,7 @@ def bugs_scene(
         norm = global_norm({name: found[name] for name in gradients}) / global_norm(gradients)
         ends[bug] = f"loss {losses[0]:.2f} to {losses[-1]:.2f}, norm × {norm:.2f}"
     start, end = alone["losses"][[0, -1]].tolist()
-    title = f"How far the first gradient is off; in one process, the loss falls from {start:.2f} to {end:.2f}"
+    title = f"How far the first gradient is off (without a bug, the loss falls from {start:.2f} to {end:.2f})"
     return parts_scene(rows, ends=ends, title=title), verdict
 
 
@@ -390,5 +390,5 @@ def plans_scene(model: ModelSpec, plans: Mapping[str, Plan]) -> tuple[Scene, str
         rows[name] = [Part(text=f"{size:.2f}", kind=kind, size=size) for kind, size in sizes.items()]
         ends[name] = f"{seconds[name]:.2f} s, {memory(model, plan).total / 1e9:.1f} GB"
     legend = {"forward": "all else", "activations": "attention", "other": "recomputation", "communication": "messages"}
-    title = "8 nodes of 8 H100: predicted seconds per sequence (of a step, divided by its sequences)"
+    title = "8 nodes of 8 H100: predicted seconds per sequence (time of a step / its sequences)"
     return parts_scene(rows, ends=ends, legend=legend, title=title), min(seconds, key=seconds.get)

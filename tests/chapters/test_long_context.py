@@ -89,7 +89,7 @@ def test_a_bug_moves_the_gradient_and_a_wrong_share_without_one_is_found(ranks):
 
 def test_ddp_makes_the_gradient_n_times_too_small_and_adamw_hides_it(ranks):
     scene, _ = long_context.bugs_scene(ranks[:2], lambda *batch: mean_of_means(*batch[:3], ""), add_up, ["DDP"])
-    assert "in one process, the loss falls from 4.25 to 3.16" in scene.title
+    assert "without a bug, the loss falls from 4.25 to 3.16" in scene.title
     assert scene.summary == "DDP: loss 4.25 to 3.16, norm × 0.50."
 
 

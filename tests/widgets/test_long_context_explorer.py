@@ -32,7 +32,7 @@ def test_the_bars_are_the_model_s_and_a_ring_without_a_zigzag_takes_longest():
 def test_the_sentence_says_what_the_dial_that_moved_would_change():
     shown = LongContextExplorer()
     assert shown.sentence.startswith(
-        "Fastest is Ulysses, with 207 ms per layer. Its bottleneck is attention itself, 94%"
+        "Fastest is Ulysses, with 207 ms per layer. The largest part of that is attention itself, with 94%"
     )
     assert "If you turn ranks from 8 to 2, the all-gather becomes fastest." in shown.sentence
     shown.seq.value = 8192
@@ -40,7 +40,7 @@ def test_the_sentence_says_what_the_dial_that_moved_would_change():
     turned(shown, link="10 Gb/s", ranks=32)
     assert "messages that nothing hides" in shown.sentence
     with use_language("zh"):
-        assert "瓶颈是没有被掩盖的通信" in shown.sentence
+        assert "其中最大的部分是没有被掩盖的通信" in shown.sentence
 
 
 def test_each_change_that_the_sentence_names_is_true_and_the_nearest():

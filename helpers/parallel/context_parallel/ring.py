@@ -1,11 +1,11 @@
-"""Provides ring attention on one screen: causal attention over a sequence whose tokens are split over N ranks.
+"""Ring attention in one short file: causal attention over a sequence whose tokens are split over N ranks.
 
 Each rank keeps its queries, while keys and values travel around a ring in N - 1 hops. A rank computes with one block
 while it passes the block on, and merges the outputs by each row's lse, the log of the sum of exp(score). In backward,
 keys and values travel again, and the gradient of each block travels behind it, back to the block's owner.
 
-Outputs are merged in fp32, or in float64. The gradients of keys and values are added up in the dtype of the inputs, so
-in bf16 each hop rounds them. Libraries keep fp32 buffers for them, which doubles the bytes of the gradients' hops.
+Outputs are merged in fp32, or in float64 if the inputs are. The gradients of keys and values are added up in the dtype
+of the inputs, so in bf16 each hop rounds them. Libraries keep fp32 buffers, which doubles the bytes of these hops.
 After Liu et al. 2023, "Ring Attention with Blockwise Transformers"; the merge is FlashAttention's (Dao et al. 2022).
 Legend: B = sequences, T = tokens of a rank, H = query heads, G = key and value heads (H or fewer), d = head size.
 """
@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 
 def ring_attention(query, key, value, indices, group=None, starts=None) -> torch.Tensor:
-    """The attention of this rank's queries (B, H, T, d) to all ranks' keys and values (B, G, T, d): (B, H, T, d).
+    """Attention (B, H, T, d) of this rank's queries (B, H, T, d) to all keys. key, value: of this rank, (B, G, T, d).
 
-    indices: of each rank's tokens, as `token_indices` returns them. starts: the index at which each token's document
-    starts, (B, tokens of all ranks); a token attends to its own document only. None: a sequence is one document.
+    indices: for each rank the indices of its tokens, as `token_indices` returns them. starts: where each token's
+    document starts, (B, tokens of all ranks); a token sees its own document only. None: a sequence is one document.
     """
     query = query.to(torch.promote_types(query.dtype, torch.float32)) / query.shape[-1] ** 0.5  # merged in fp32
     query, key, value = query.unflatten(1, (key.shape[1], -1)), key[:, :, None], value[:, :, None]  # (B, G, H/G, T, d)
@@ -56,7 +56,7 @@ class RingAttention(torch.autograd.Function):
             grad_key_value[..., columns, :] += block[1]
             if owner == dist.get_rank(group):
                 own = grad_key_value
-            else:  # after the last hop comes what all other ranks have added up for this rank's keys and values
+            else:  # the last hop brings this rank's own gradient, summed over all other ranks
                 from_others, works = pass_on(grad_key_value, owner, indices, group)
                 for work in works:
                     work.wait()
@@ -76,7 +76,7 @@ def rotate(block, indices, group):
 
 
 def pass_on(block, owner, indices, group):
-    """Start to send `owner`'s block (2, B, G, 1, T, d) to the next rank, and to receive the one of the rank before."""
+    """Start to send `owner`'s block (2, B, G, 1, T, d) to the next rank, and to receive what the rank before has."""
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
     received = block.new_empty(*block.shape[:-2], len(indices[(owner - 1) % num_ranks]), block.shape[-1])
     send = dist.P2POp(dist.isend, block, group=group, group_peer=(rank + 1) % num_ranks)
@@ -85,7 +85,7 @@ def pass_on(block, owner, indices, group):
 
 
 def visible_part(queries, keys, starts):
-    """The rows of queries that see a key, the rows of keys that they see, both as slices, and the mask of this part."""
+    """The smallest rectangle with all pairs that the mask leaves: slices of queries and of keys, and its mask."""
     mask = keys <= queries[:, None]  # (queries, keys)
     if starts is not None:
         mask = mask & (keys >= starts[:, None, None, queries, None].to(keys.device))  # (B, 1, 1, queries, keys)

@@ -41,7 +41,7 @@ def route(logits, k, kind="softmax", bias=None, num_nodes=1, max_nodes=None):
 def on_best_nodes(preference, k, num_nodes, max_nodes):
     """For each token, whether each expert is on one of the token's `max_nodes` best nodes: (T, E).
 
-    For each node, its ceil(k / max_nodes) largest scores are added up. The nodes with the largest sums are the best.
+    For each node, its ceil(k / max_nodes) best preferences are added up. The nodes with the largest sums are the best.
     If `max_nodes` nodes together have fewer than k experts, torch raises a RuntimeError.
     """
     by_node = preference.unflatten(-1, (num_nodes, -1))  # (T, nodes, E / nodes)
@@ -68,9 +68,9 @@ def expert_parallel(x, experts, weights, compute, num_experts, group=None):
     by_expert = rows_by_expert(received_counts)
     computed = compute(arrived[by_expert], received_counts.sum(0))
     back_in_order = computed[by_expert.argsort()]  # in the order of ranks again
-    returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: a row per choice without -1
+    returned = AllToAll.apply(back_in_order, received, sent, group)  # combine: a row for each choice that is not -1
 
-    # Output times weight is in float32, as the weights are. It is added up in the type of x, on a GPU in any order.
+    # Output times weight has the type of the weights, usually float32. The sum has that of x. Its order varies on GPUs.
     return torch.zeros_like(x).index_add(0, token, (returned * weights.flatten()[order, None]).to(x.dtype))
 
 
@@ -85,7 +85,7 @@ def exchange_counts(counts, group):
 
 
 def rows_by_expert(received_counts):
-    """The indices (n) that reorder rows which are sorted by rank, then expert, so that they are sorted by expert."""
+    """The indices (n) that sort rows by expert. Rows arrive sorted by rank, and those of a rank by expert."""
     num_ranks, num_local = received_counts.shape
     expert = torch.arange(num_local, device=received_counts.device).repeat(num_ranks)
     return expert.repeat_interleave(received_counts.flatten()).argsort(stable=True)
@@ -109,7 +109,7 @@ class AllToAll(torch.autograd.Function):
 
 def grouped_matmul(rows, weights, counts):
     """Multiply each expert's rows by its own matrix: (n, h) and (E / N, h, f) to (n, f). An expert may have no rows."""
-    is_aligned = all(size * rows.itemsize % 16 == 0 for size in weights.shape[1:])  # torch's kernel asks for 16 bytes
+    is_aligned = all(size * rows.itemsize % 16 == 0 for size in weights.shape[1:])  # 16 bytes: torch asks for it
     if is_aligned and rows.dtype in (torch.float32, torch.bfloat16):
         return F.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
     return torch.cat([part @ matrix for part, matrix in zip(rows.split(counts.tolist()), weights, strict=True)])
